@@ -1,0 +1,106 @@
+"""Policies: what must hold before a release is called qualified, as written in `policy.yaml`."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from qualify.scenario import Name
+from qualify.yamlsource import Strict
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Sentence = Annotated[str, StringConstraints(min_length=10)]
+
+
+class FloorPolicy(Strict):
+    """How well the noise between two baseline runs must be known.
+
+    Attributes:
+        baseline_forced_runs: Forced runs of the baseline; two give one comparison.
+        minimum_requests: Fewer judged requests than this in one run make the run inconclusive.
+    """
+
+    baseline_forced_runs: Annotated[int, Field(ge=2, le=20)] = 2
+    minimum_requests: Annotated[int, Field(ge=2)] = 8
+
+
+class DecisionPolicy(Strict):
+    """Error rates that the comparison is held to.
+
+    Attributes:
+        false_rejection: Probability that a correct release is rejected, for one whole run; the thresholds
+            follow from it.
+        ceiling_kld: A request whose mean Kullback-Leibler divergence (nats) exceeds this is a defect whatever
+            the floor says. The default is the loss of a 3-bit quantisation (llama.cpp's Q3_K_S: 0.164 nats mean
+            over a corpus), far beyond what two ways of running the same weights may differ.
+    """
+
+    false_rejection: Annotated[float, Field(gt=0, le=0.05)] = 0.001
+    ceiling_kld: Annotated[float, Field(gt=0)] = 0.164
+
+
+class ControlPolicy(Strict):
+    """Whether a control must be caught.
+
+    Attributes:
+        required: Without a caught control nothing is qualified.
+    """
+
+    required: Literal[True] = True
+
+
+class CoveragePolicy(Strict):
+    """What the run must really have reached, by measurement.
+
+    Attributes:
+        minimum_rows: At least one decode step had so many rows.
+        replay_share: Share of all-decode steps of the candidate that must have been replays.
+        judged_positions: Positions that must have been compared in one run.
+    """
+
+    minimum_rows: Annotated[int, Field(ge=2)] = 2
+    replay_share: Share = 0.95
+    judged_positions: Annotated[int, Field(ge=1)] = 1
+
+
+class Waiver(Strict):
+    """A finding that its owner accepts for a while.
+
+    Attributes:
+        rule: The finding's rule.
+        scenario: Only in this scenario; null is any.
+        owner: Who answers for it.
+        reason: Why it is acceptable.
+        expires: Last day on which it holds, compared with the run's date.
+    """
+
+    rule: Name
+    scenario: Name | None = None
+    owner: Annotated[str, StringConstraints(min_length=2)]
+    reason: Sentence
+    expires: datetime.date
+
+
+class Policy(Strict):
+    """What must hold.
+
+    Attributes:
+        format: Version of this file's format.
+        name: Name of the policy.
+        floor: How well the baseline's noise must be known.
+        decision: Error rates.
+        control: The control.
+        coverage: What must have been reached.
+        waivers: Accepted findings. A waiver turns a defect into a waived finding, never missing evidence
+            into a pass.
+    """
+
+    format: Literal["qualify/policy/1"]
+    name: Name
+    floor: FloorPolicy = FloorPolicy()
+    decision: DecisionPolicy = DecisionPolicy()
+    control: ControlPolicy = ControlPolicy()
+    coverage: CoveragePolicy = CoveragePolicy()
+    waivers: Annotated[tuple[Waiver, ...], Field(strict=False)] = ()

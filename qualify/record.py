@@ -1,0 +1,147 @@
+"""The record of one run: everything that judging is a function of, beside the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from qualify.transcript import Arm, RunKey, Transcript
+
+
+class ArmState(StrEnum):
+    """How an arm ended."""
+
+    SERVED = "served"  # all its scenarios were driven and it was stopped by the harness
+    NOT_STARTED = "not-started"  # it was never asked to start
+    START_FAILED = "start-failed"  # it ended, by itself, before it was ready
+    NEVER_READY = "never-ready"  # it ran, and was not ready in time
+    DIED = "died"  # it ended by itself while requests were sent
+    KILLED = "killed"  # a signal from outside ended it
+    HUNG = "hung"  # requests in flight, no token for too long
+    MACHINERY = "machinery"  # it could not be started for a reason that is not its own (port, memory, file)
+    INTERRUPTED = "interrupted"  # the user stopped the run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmRecord:
+    """What became of one arm.
+
+    Attributes:
+        arm: Which.
+        state: How it ended.
+        detail: One sentence; for a failure with exit code or signal.
+        log_tail: Last lines of its log where it failed.
+        fault: The fault that was put in (control only).
+        started_s: Seconds from process start until ready; None where it never was.
+        peak_rss_bytes: Largest resident memory of its process group; None where not measured.
+    """
+
+    arm: Arm
+    state: ArmState
+    detail: str = ""
+    log_tail: tuple[str, ...] = ()
+    fault: str | None = None
+    started_s: float | None = None
+    peak_rss_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedRequest:
+    """A request that each run of each arm must have answered.
+
+    Attributes:
+        request_id: ``scenario/phase/index``.
+        scenario: Its scenario.
+        judged: False for warm-up and polluting requests.
+        context_tokens: Length of its prompt in tokens.
+        max_tokens: Tokens it generates.
+        prompt_sha256: Digest of its prompt.
+    """
+
+    request_id: str
+    scenario: str
+    judged: bool
+    context_tokens: int
+    max_tokens: int
+    prompt_sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRow:
+    """One request's part in one engine step.
+
+    Attributes:
+        server_request_id: The id that the request was sent with.
+        row: Row of the batch's decode metadata.
+        computed_tokens: Tokens of the request that were in the KV cache before the step.
+        scheduled_tokens: Tokens that the step computed for it.
+    """
+
+    server_request_id: str
+    row: int
+    computed_tokens: int
+    scheduled_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One engine step as the server's step recorder wrote it.
+
+    Attributes:
+        kind: ``decode`` (every row one query), ``prefill`` or ``mixed``.
+        rows: Its rows, in row order.
+        replay: What replayed it: ``none``, ``emulated replay``, or a graph mode.
+    """
+
+    kind: str
+    rows: tuple[StepRow, ...]
+    replay: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScenarioExpectation:
+    """What the plan says of one scenario.
+
+    Attributes:
+        name: The scenario.
+        decode_ways: Ways of decoding that every arm must have been driven with.
+        control_can_act: True where the control's fault can act in it (the release names them).
+        requests: Its requests.
+    """
+
+    name: str
+    decode_ways: tuple[str, ...]
+    control_can_act: bool
+    requests: tuple[ExpectedRequest, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """Everything that judging is a function of, beside the policy.
+
+    Attributes:
+        release: Name of the release.
+        run_date: ISO date of the run.
+        subject: Digest that the verdict binds to, or ``unbound``.
+        scope: What ran, as (label, value) pairs sorted by label: launcher, device, replay, model, ...
+        replay: ``emulated replay`` or ``FULL CUDA graph replay``.
+        scenarios: What the plan asked for, sorted by name.
+        arms: What became of each configured arm.
+        runs: Transcripts of each run, each sorted by request id.
+        steps: Engine steps of each arm, where its server recorded them; in order.
+        control_configured: False where the control was switched off.
+        incomplete: Why evidence is not complete; empty where it is.
+    """
+
+    release: str
+    run_date: str
+    subject: str
+    scope: tuple[tuple[str, str], ...]
+    replay: str
+    scenarios: tuple[ScenarioExpectation, ...]
+    arms: Mapping[Arm, ArmRecord]
+    runs: Mapping[RunKey, tuple[Transcript, ...]]
+    steps: Mapping[Arm, tuple[Step, ...]] = field(default_factory=dict)
+    control_configured: bool
+    incomplete: tuple[str, ...] = ()

@@ -1,0 +1,137 @@
+"""Loads the project's YAML files so that every complaint names file, line and column."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from qualify.errors import UsageError
+
+Location = tuple[str | int, ...]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Strict(BaseModel):
+    """Base of all models read from YAML: unknown keys and silent conversions are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One complaint about a file.
+
+    Attributes:
+        where: ``file:line:column``.
+        what: What is wrong and what would be right.
+    """
+
+    where: str
+    what: str
+
+
+class Source:
+    """One YAML file: its plain data, and where each value stands.
+
+    Args:
+        path: The file; read at once.
+
+    Raises:
+        UsageError: The file cannot be read, or is not YAML of plain values with unique keys.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"cannot be read: {error}", where=str(path)) from error
+        self._marks: dict[Location, yaml.Mark] = {}
+        try:
+            loader = yaml.SafeLoader(self.text)
+            node = loader.get_single_node()
+            if node is None:
+                raise UsageError("is empty", where=str(path))
+            self._mark(node, ())
+            self.data: Any = loader.construct_document(node)
+        except yaml.MarkedYAMLError as error:
+            what = " ".join(part for part in (error.context, error.problem) if part)
+            raise UsageError(what, where=self._place(error.problem_mark or error.context_mark)) from error
+        except (yaml.YAMLError, ValueError) as error:
+            # Values such as 2026-13-45 match YAML's date pattern and fail in datetime.
+            raise UsageError(f"not valid YAML: {error}", where=str(path)) from error
+
+    def _mark(self, node: yaml.Node, location: Location) -> None:
+        self._marks[location] = node.start_mark
+        if isinstance(node, yaml.MappingNode):
+            seen: set[str] = set()
+            for key, value in node.value:
+                if key.value in seen:
+                    raise UsageError(f"key {key.value!r} is given twice", where=self._place(key.start_mark))
+                seen.add(key.value)
+                self._mark(value, (*location, key.value))
+                self._marks[(*location, key.value)] = key.start_mark
+        elif isinstance(node, yaml.SequenceNode):
+            for index, item in enumerate(node.value):
+                self._mark(item, (*location, index))
+
+    def _place(self, mark: yaml.Mark | None) -> str:
+        return f"{self.path}:{mark.line + 1}:{mark.column + 1}" if mark else str(self.path)
+
+    def where(self, location: Location) -> str:
+        """``file:line:column`` of a value, or of the nearest value around it.
+
+        Args:
+            location: Keys and indices from the root, as pydantic gives them.
+        """
+        known: Location = ()
+        for part in location:
+            # pydantic's location also names union members and validators, which no file has
+            if (*known, part) in self._marks:
+                known = (*known, part)
+        return self._place(self._marks.get(known))
+
+
+def parse(source: Source, model: type[Model]) -> Model | list[Problem]:
+    """Checks a file against its type.
+
+    Args:
+        source: The file.
+        model: The type.
+
+    Returns:
+        The value, or every complaint that the type has about the file.
+    """
+    try:
+        return model.model_validate(source.data)
+    except ValidationError as error:
+        return [
+            Problem(source.where(tuple(item["loc"])), _sentence(item["loc"], item["msg"], item["type"]))
+            for item in error.errors()
+        ]
+
+
+def _sentence(location: Location, message: str, kind: str) -> str:
+    key = ".".join(str(part) for part in location)
+    if kind == "extra_forbidden":
+        return f"unknown key {key!r}; remove it or correct its spelling"
+    if kind == "missing":
+        return f"key {key!r} is missing"
+    text = message.removeprefix("Value error, ")
+    return f"{key}: {text}" if key else text
+
+
+def refuse(problems: list[Problem]) -> None:
+    """Raises one error that lists all problems; does nothing where there are none.
+
+    Raises:
+        UsageError: There is at least one problem.
+    """
+    if problems:
+        lines = "\n".join(f"  {problem.where}: {problem.what}" for problem in problems)
+        noun = "problem" if len(problems) == 1 else "problems"
+        raise UsageError(f"{len(problems)} {noun} before anything was started:\n{lines}")
