@@ -140,9 +140,8 @@ class Result:
 class Builder(Protocol):
     """An implementation of the metadata; writes the buffers and returns views of them."""
 
-    def __call__(
-        self, batch: Batch, buffers: Buffers, dcp: Dcp = ..., design: ViewDesign = ..., /
-    ) -> Result: ...
+    def __call__(self, batch: Batch, buffers: Buffers, dcp: Dcp = ..., design: ViewDesign = ..., /) -> Result:
+        """Write one step's metadata."""
 
 
 def capacity_for(max_model_len: int, compress_ratio: int = 128) -> int:
@@ -248,11 +247,12 @@ def _check_sizes(batch: Batch, buffers: Buffers) -> None:
     _require(width % ALIGNMENT == 0, "width", width, f"a multiple of {ALIGNMENT}")
     _require(0 < width <= capacity, "width", width, f"at least {ALIGNMENT} and at most capacity {capacity}")
     _require(batch.compress_ratio >= MIN_RATIO, "compress_ratio", batch.compress_ratio, f">= {MIN_RATIO}")
+    tokens_covered = width * batch.compress_ratio
+    _require(tokens_covered < 2**31, "width * compress_ratio", tokens_covered, "below 2**31 tokens")
     _require(batch.block_size > 0, "block_size", batch.block_size, "> 0")
     _require(0 <= decodes <= tokens, "num_decode_tokens", decodes, f"0 to {tokens} (positions)")
-    _require(
-        0 <= batch.query_tokens <= tokens, "num_query_tokens", batch.query_tokens, f"0 to {tokens} (positions)"
-    )
+    queries = batch.query_tokens
+    _require(0 <= queries <= tokens, "num_query_tokens", queries, f"0 to {tokens} (positions)")
     for name, tensor, least in (
         ("token_to_req length", batch.token_to_req, tokens),
         ("slot_mapping length", batch.slot_mapping, tokens),

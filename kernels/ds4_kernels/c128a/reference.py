@@ -107,10 +107,9 @@ def _write_decode_row(token: int, batch: Batch, buffers: Buffers, dcp: Dcp) -> N
     row = torch.full((batch.width,), NO_ENTRY, dtype=torch.int32)
     row[: kept.numel()] = entry_slots(kept, pages, batch.block_size, dcp)
     buffers.decode[token, : batch.width] = row.to(buffers.decode.device)
-    if dcp.world_size == 1:
-        real = int(batch.slot_mapping[token]) >= 0
-    else:  # who writes the token's KV is rank-local, but every rank attends for every real query
-        real = token < batch.query_tokens
+    # Under DCP, who writes the token's KV is rank-local, but every rank attends for every real query.
+    writes, is_query = int(batch.slot_mapping[token]) >= 0, token < batch.query_tokens
+    real = writes if dcp.world_size == 1 else is_query
     buffers.lens[token] = kept.numel() if real else 0
 
 
