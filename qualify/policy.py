@@ -33,8 +33,8 @@ class DecisionPolicy(Strict):
         false_rejection: Probability that a correct release is rejected, for one whole run; the thresholds
             follow from it.
         ceiling_kld: A request whose mean Kullback-Leibler divergence (nats) exceeds this is a defect whatever
-            the floor says. The default is the loss of a 3-bit quantisation (llama.cpp's Q3_K_S: 0.164 nats mean
-            over a corpus), far beyond what two ways of running the same weights may differ.
+            the floor says. The default is the loss of a 3-bit quantisation (llama.cpp's Q3_K_S: 0.164 nats
+            mean over a corpus), far beyond what two ways of running the same weights may differ.
     """
 
     false_rejection: Annotated[float, Field(gt=0, le=0.05)] = 0.001

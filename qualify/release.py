@@ -47,7 +47,7 @@ class Serving(Strict):
 
     Attributes:
         launcher: ``process``: the harness starts ``python -m module``; ``attach``: it is given URLs.
-        python: Interpreter of the serving environment; relative paths start at the project's root.
+        python: Interpreter of the serving environment; relative paths start at the release file.
         module: Module that serves.
         served_name: Name that the server gives the model.
         max_model_len: Longest context, prompt and generated tokens together.
@@ -65,8 +65,8 @@ class Serving(Strict):
     served_name: Name
     max_model_len: Tokens
     max_num_seqs: Annotated[int, Field(ge=1, le=4096)]
-    arguments: dict[Name, str | int | float | bool] = {}
-    environment: Environment = {}
+    arguments: dict[Name, str | int | float | bool] = Field(default_factory=dict)
+    environment: Environment = Field(default_factory=dict)
     ready_within_s: Seconds = 600.0
     stop_within_s: Seconds = 30.0
 
@@ -90,8 +90,8 @@ class ArmConfiguration(Strict):
         caught_in: Control arm only: scenarios in which its fault can act and must be caught.
     """
 
-    arguments: dict[Name, str | int | float | bool] = {}
-    environment: Environment = {}
+    arguments: dict[Name, str | int | float | bool] = Field(default_factory=dict)
+    environment: Environment = Field(default_factory=dict)
     fault: Name | None = None
     caught_in: Annotated[tuple[Name, ...], Field(strict=False)] = ()
 
@@ -148,7 +148,7 @@ class Release(Strict):
         model: The checkpoint.
         serving: What all arms share.
         arms: The arms.
-        scenarios: Files below the project's root.
+        scenarios: Scenario files, relative to the release file.
         policy: The policy file, relative to the release file.
     """
 

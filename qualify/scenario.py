@@ -24,7 +24,7 @@ class Arrival(Strict):
     """
 
     kind: Literal["together", "offsets", "held"] = "together"
-    offsets_s: tuple[Offset, ...] = ()
+    offsets_s: Annotated[tuple[Offset, ...], Field(strict=False)] = ()
 
     @model_validator(mode="after")
     def _offsets_only_where_used(self) -> Arrival:

@@ -109,9 +109,13 @@ def parse(source: Source, model: type[Model]) -> Model | list[Problem]:
     try:
         return model.model_validate(source.data)
     except ValidationError as error:
+        items = error.errors()
+        locations = [tuple(item["loc"]) for item in items]
+        # A list with a wrong item is also reported as too short; that would only confuse.
         return [
-            Problem(source.where(tuple(item["loc"])), _sentence(item["loc"], item["msg"], item["type"]))
-            for item in error.errors()
+            Problem(source.where(location), _sentence(location, item["msg"], item["type"]))
+            for item, location in zip(items, locations, strict=True)
+            if not any(other != location and other[: len(location)] == location for other in locations)
         ]
 
 

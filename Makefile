@@ -1,0 +1,66 @@
+# Everything a newcomer needs: `make qualify` and `make test` set themselves up.
+PYTHON ?= python3
+# Where pip's configured indexes lack PyTorch's CPU build, name an index that has it:
+#   make qualify TORCH_INDEX=https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?=
+RELEASE ?= images/ds4-cpu
+
+VENV := .venv
+SERVING := .venv-serving
+KERNEL_SOURCES := $(shell find kernels -type f \( -name '*.py' -o -name '*.c' -o -name '*.cu' -o -name '*.toml' \) -not -path '*/build/*')
+TEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install install-serving qualify test test-slow lint format bench clean
+
+help:  ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
+
+install: $(VENV)/.installed  ## Install the harness into .venv
+
+install-serving: $(SERVING)/.installed  ## Install vLLM for the CPU, and kernels/, into .venv-serving
+
+qualify: install install-serving  ## Qualify the embedded release (no GPU, no Docker)
+	$(VENV)/bin/qualify run $(RELEASE)
+
+test: install install-serving  ## Run the tests (default ones; the slow ones: make test-slow)
+	$(VENV)/bin/python -m pytest -m "not slow" --ignore tests/kernels $(TEST_ARGS)
+	$(SERVING)/bin/python -m pytest -m "not slow" tests/kernels $(TEST_ARGS)
+
+test-slow: install install-serving  ## Run the end-to-end tests on a real server
+	$(VENV)/bin/python -m pytest -m slow --ignore tests/kernels $(TEST_ARGS)
+
+lint: install  ## ruff check, ruff format --check, types
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+format: install  ## Format the code and fix what ruff can fix
+	$(VENV)/bin/ruff check --fix-only .
+	$(VENV)/bin/ruff format .
+
+clean:  ## Remove environments, caches and made models (bundles are kept)
+	rm -rf $(VENV) $(SERVING) .venv-contracts .cache models build kernels/build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.installed: requirements/harness.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' || \
+	    { echo "Python 3.11 or 3.12 is needed; name one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
+	$(PYTHON) -m venv --clear $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/harness.lock
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+# The serving environment is made anew only when its lock changes; kernels/ alone is reinstalled when it changes.
+$(SERVING)/.locked: requirements/serving-cpu.lock
+	@echo "Installing vLLM for the CPU (about 600 MB of downloads) into $(SERVING) ..."
+	$(PYTHON) -m venv --clear $(SERVING)
+	@$(SERVING)/bin/pip install --quiet --disable-pip-version-check --no-deps $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+	    -r requirements/serving-cpu.lock || { \
+	    echo "The serving environment could not be installed. If torch's +cpu build was not found, pip's indexes lack it:"; \
+	    echo "  make $(MAKECMDGOALS) TORCH_INDEX=https://download.pytorch.org/whl/cpu"; exit 4; }
+	@touch $@
+
+$(SERVING)/.installed: $(SERVING)/.locked $(KERNEL_SOURCES)
+	$(SERVING)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --force-reinstall ./kernels
+	@touch $@

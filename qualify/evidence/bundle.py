@@ -1,0 +1,176 @@
+"""A bundle's files: where everything of one run lies, how it is written and read back.
+
+bundle/
+  plan.json                 everything resolved and pinned
+  inputs/                   the YAML files as they were read
+  run.json                  date, versions, complete or not
+  arms/<arm>/arm.json       what became of the arm
+  arms/<arm>/server.log     its log
+  arms/<arm>/steps.jsonl.gz engine steps, where the server recorded them
+  arms/<arm>/<decode>.run<N>.jsonl.gz   transcripts
+  verdict.json              the verdict
+  receipt.json, junit.xml, summary.txt  reports
+  manifest.json             SHA-256 of every other file
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TypeVar
+
+import msgspec
+
+from qualify.errors import EvidenceError
+from qualify.evidence.digests import canonical_json, sha256_file
+from qualify.transcript import Arm, Decode, RunKey
+
+MANIFEST = "manifest.json"
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """``run.json``: the run itself.
+
+    Attributes:
+        status: ``incomplete`` from the first moment on, ``complete`` once everything was driven.
+        why: Why it is incomplete; empty where it is complete.
+        date: ISO date and time (UTC) at which the run began.
+        harness: Version of the harness.
+        plan_id: SHA-256 of the plan.
+        adopted: (arm, bundle) for each arm whose evidence was taken from an earlier run with the same inputs.
+    """
+
+    status: str
+    why: str
+    date: str
+    harness: str
+    plan_id: str
+    adopted: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """The directory of one run.
+
+    Attributes:
+        root: The directory.
+    """
+
+    root: Path
+
+    def arm(self, arm: Arm) -> Path:
+        """Directory of one arm."""
+        return self.root / "arms" / arm
+
+    def write(self, name: str, value: object) -> Path:
+        """Writes a value as canonical JSON, whole or not at all."""
+        return self.write_bytes(name, canonical_json(value))
+
+    def write_bytes(self, name: str, content: bytes) -> Path:
+        """Writes a file, whole or not at all."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(path.name + ".partial")
+        partial.write_bytes(content)
+        os.replace(partial, path)
+        return path
+
+    def read(self, name: str, kind: type[Value]) -> Value:
+        """Reads a JSON file back as a value of a type.
+
+        Raises:
+            EvidenceError: The file is missing or holds something else.
+        """
+        path = self.root / name
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=kind)
+        except OSError as error:
+            raise EvidenceError(f"cannot be read: {error.strerror}", where=str(path)) from error
+        except msgspec.DecodeError as error:
+            raise EvidenceError(
+                f"is not what this version of qualify writes: {error}", where=str(path)
+            ) from error
+
+    def transcripts(self, arm: Arm) -> dict[RunKey, Path]:
+        """The arm's transcript files by run."""
+        found = {}
+        for path in sorted(self.arm(arm).glob("*.run*.jsonl*")):
+            decode, number = path.name.split(".")[:2]
+            found[RunKey(arm, Decode(decode), int(number.removeprefix("run")))] = path
+        return found
+
+    def steps(self, arm: Arm) -> Path | None:
+        """The arm's step log, where its server wrote one."""
+        for name in ("steps.jsonl.gz", "steps.jsonl"):
+            if (self.arm(arm) / name).exists():
+                return self.arm(arm) / name
+        return None
+
+
+def compress(path: Path) -> None:
+    """Replaces ``x.jsonl`` by ``x.jsonl.gz``; the same content gives the same bytes."""
+    packed = path.with_name(path.name + ".gz")
+    partial = packed.with_name(packed.name + ".partial")
+    with (
+        path.open("rb") as source,
+        partial.open("wb") as raw,
+        gzip.GzipFile("", "wb", 6, raw, mtime=0) as sink,
+    ):
+        shutil.copyfileobj(source, sink)
+    os.replace(partial, packed)
+    path.unlink()
+
+
+def seal(bundle: Bundle) -> str:
+    """Compresses transcripts and step logs and writes the manifest.
+
+    Args:
+        bundle: A bundle to which nothing is added any more.
+
+    Returns:
+        SHA-256 of the manifest.
+    """
+    for path in bundle.root.glob("arms/*/*.jsonl"):
+        compress(path)
+    files = {
+        path.relative_to(bundle.root).as_posix(): sha256_file(path)
+        for path in sorted(bundle.root.rglob("*"))
+        if path.is_file() and path.relative_to(bundle.root).as_posix() != MANIFEST
+    }
+    return sha256_file(bundle.write(MANIFEST, files))
+
+
+def verify(bundle: Bundle) -> None:
+    """Compares every file with the manifest.
+
+    Args:
+        bundle: A sealed bundle.
+
+    Raises:
+        EvidenceError: The bundle was never sealed, or a file is missing, extra, changed, a link or outside.
+    """
+    files = bundle.read(MANIFEST, dict[str, str])
+    problems = []
+    for name, digest in sorted(files.items()):
+        relative = PurePosixPath(name)
+        if relative.is_absolute() or ".." in relative.parts:
+            problems.append(f"{name}: leads out of the bundle")
+            continue
+        path = bundle.root / name
+        if path.is_symlink() or not path.is_file():
+            problems.append(f"{name}: is missing")
+        elif sha256_file(path) != digest:
+            problems.append(f"{name}: was changed after the bundle was sealed")
+    present = {
+        path.relative_to(bundle.root).as_posix() for path in bundle.root.rglob("*") if not path.is_dir()
+    }
+    problems += [f"{name}: is not in the manifest" for name in sorted(present - set(files) - {MANIFEST})]
+    if problems:
+        raise EvidenceError(
+            "; ".join(problems), where=str(bundle.root), advice="Run again; nothing can be made of it."
+        )

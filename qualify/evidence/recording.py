@@ -1,0 +1,106 @@
+"""Reads a bundle back as the record that judging is a function of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from qualify.errors import EvidenceError, UsageError
+from qualify.evidence.bundle import Bundle, RunState
+from qualify.evidence.digests import sha256_file, sha256_value
+from qualify.plan import Plan
+from qualify.policy import Policy
+from qualify.record import ArmRecord, ArmState, RunRecord
+from qualify.runtable import collect
+from qualify.serving.steps import read_steps
+from qualify.steps import collect_steps
+from qualify.transcript import Arm, RunKey, Transcript, read_transcripts
+from qualify.yamlsource import Source, parse, refuse
+
+
+def read_record(bundle: Bundle) -> RunRecord:
+    """Reads everything that the gate needs from a bundle.
+
+    Args:
+        bundle: A bundle, sealed or not, complete or not.
+
+    Returns:
+        The record. What is not there is said in `RunRecord.incomplete`, or is an arm that was not started.
+
+    Raises:
+        EvidenceError: A file is damaged.
+    """
+    plan = bundle.read("plan.json", Plan)
+    state = bundle.read("run.json", RunState)
+    arms = {}
+    for planned in plan.arms:
+        record = ArmRecord(arm=planned.arm, state=ArmState.NOT_STARTED, fault=planned.fault)
+        if (bundle.arm(planned.arm) / "arm.json").exists():
+            record = bundle.read(f"arms/{planned.arm}/arm.json", ArmRecord)
+        arms[planned.arm] = record
+    runs = {
+        key: collect(key, _own(path, key)) for arm in arms for key, path in bundle.transcripts(arm).items()
+    }
+    logs: dict[Arm, Path] = {arm: path for arm in arms if (path := bundle.steps(arm)) is not None}
+    return RunRecord(
+        release=plan.release,
+        run_date=state.date[:10],
+        subject=plan.subject,
+        scope=plan.scope,
+        replay=plan.replay,
+        scenarios=plan.scenarios,
+        arms=arms,
+        runs=runs,
+        steps={arm: collect_steps(read_steps(path)) for arm, path in logs.items()},
+        control_configured=plan.control_configured,
+        incomplete=() if state.status == "complete" else (state.why or "the run did not come to its end",),
+    )
+
+
+def _own(path: Path, key: RunKey) -> Iterator[Transcript]:
+    for transcript in read_transcripts(path):
+        if transcript.run != key:
+            raise EvidenceError(
+                f"holds a transcript of run {transcript.run}, where {key} is expected",
+                where=str(path),
+                advice="The file was moved; run again.",
+            )
+        yield transcript
+
+
+def read_policy(bundle: Bundle, other: Path | None = None) -> tuple[Policy, str]:
+    """The policy to judge a bundle by.
+
+    Args:
+        bundle: The bundle.
+        other: A policy file to use instead of the one that the bundle was made with.
+
+    Returns:
+        The policy and the SHA-256 of its file.
+
+    Raises:
+        UsageError: The policy is wrong.
+    """
+    return read_policy_file(other or bundle.root / "inputs/policy.yaml")
+
+
+def read_policy_file(path: Path | None) -> tuple[Policy, str]:
+    """Reads a policy.
+
+    Args:
+        path: Its file; None takes the defaults of the format.
+
+    Returns:
+        The policy and the SHA-256 of its file, or of its content where there is none.
+
+    Raises:
+        UsageError: The policy is wrong.
+    """
+    if path is None:
+        policy = Policy(format="qualify/policy/1", name="default")
+        return policy, sha256_value(policy.model_dump(mode="json"))
+    parsed = parse(Source(path), Policy)
+    if isinstance(parsed, list):
+        refuse(parsed)
+        raise UsageError("the policy is wrong", where=str(path))
+    return parsed, sha256_file(path)

@@ -1,0 +1,167 @@
+"""Reads a release with its scenarios and policy, and refuses what cannot work, all of it in one message."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from qualify.errors import UsageError
+from qualify.policy import Policy
+from qualify.release import LocalModel, Release
+from qualify.scenario import Scenario
+from qualify.yamlsource import Problem, Source, parse, refuse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """The YAML files of one run as types.
+
+    Attributes:
+        home: Directory of the release file; relative paths start there.
+        release: The release.
+        scenarios: Its scenarios, in the release's order.
+        policy: The policy.
+        texts: Each file's text by its path within the bundle.
+    """
+
+    home: Path
+    release: Release
+    scenarios: tuple[Scenario, ...]
+    policy: Policy
+    texts: dict[str, str]
+
+    def path(self, name: str) -> Path:
+        """A path that the release file names. Links are kept: a virtual environment's interpreter is one."""
+        return (self.home / name).absolute()
+
+
+def read_inputs(location: Path, *, with_control: bool = True, policy_file: Path | None = None) -> Inputs:
+    """Reads a release and everything it names.
+
+    Args:
+        location: The release file, or the directory that holds ``release.yaml``.
+        with_control: False leaves the control out.
+        policy_file: Used instead of the policy that the release names.
+
+    Returns:
+        The inputs, checked one by one and against each other.
+
+    Raises:
+        UsageError: Lists every problem of every file, each with its place.
+    """
+    path = location / "release.yaml" if location.is_dir() else location
+    source = Source(path)
+    release = parse(source, Release)
+    if isinstance(release, list):
+        # Without a release nothing else can be found.
+        refuse(release)
+        raise AssertionError
+    home = path.parent
+    problems: list[Problem] = []
+    texts = {"inputs/release.yaml": source.text}
+    scenarios = []
+    for name in release.scenarios:
+        file = _open(Path(os.path.normpath(home / name)), problems)
+        if file is None:
+            continue
+        scenario = parse(file, Scenario)
+        if isinstance(scenario, list):
+            problems += scenario
+            continue
+        problems += _check_scenario(scenario, file, release)
+        scenarios.append(scenario)
+        texts[f"inputs/scenarios/{scenario.name}.yaml"] = file.text
+    policy: Policy | list[Problem] = []
+    policy_source = _open(policy_file or Path(os.path.normpath(home / release.policy)), problems)
+    if policy_source is not None:
+        policy = parse(policy_source, Policy)
+        texts["inputs/policy.yaml"] = policy_source.text
+    if isinstance(policy, list):
+        problems += policy
+    else:
+        problems += _check_release(release, source, scenarios, policy)
+    refuse(problems)
+    assert isinstance(policy, Policy)
+    if not with_control:
+        arms = release.arms.model_copy(update={"control": None})
+        release = release.model_copy(update={"arms": arms})
+    return Inputs(home=home, release=release, scenarios=tuple(scenarios), policy=policy, texts=texts)
+
+
+def _open(path: Path, problems: list[Problem]) -> Source | None:
+    """Reads one of several files; what is wrong with it joins the other problems."""
+    try:
+        return Source(path)
+    except UsageError as error:
+        problems.append(Problem(error.where, error.what))
+        return None
+
+
+def _check_scenario(scenario: Scenario, source: Source, release: Release) -> list[Problem]:
+    problems = []
+    for index, phase in enumerate(scenario.phases):
+        longest = max(phase.context_tokens) + phase.decode_tokens
+        if longest > release.serving.max_model_len:
+            problems.append(
+                Problem(
+                    source.where(("phases", index, "context_tokens")),
+                    f"phase {phase.name!r} reaches {longest} tokens (prompt and generated), "
+                    f"more than the release's max_model_len of {release.serving.max_model_len}",
+                )
+            )
+    return problems
+
+
+def _check_release(
+    release: Release, source: Source, scenarios: list[Scenario], policy: Policy
+) -> list[Problem]:
+    problems = []
+    names = [scenario.name for scenario in scenarios]
+    readable = len(names) == len(release.scenarios)
+    if len(set(names)) != len(names):
+        problems.append(
+            Problem(source.where(("scenarios",)), f"scenario names must differ: {', '.join(names)}")
+        )
+    control = release.arms.control
+    if control is not None and readable:
+        unknown = sorted(set(control.caught_in) - set(names))
+        if unknown:
+            problems.append(
+                Problem(
+                    source.where(("arms", "control", "caught_in")),
+                    f"names {', '.join(unknown)}, not among the scenarios: {', '.join(sorted(names))}",
+                )
+            )
+    capacity = -(-release.serving.max_model_len // release.compress_ratio)
+    if release.compress_ratio == 128 and capacity <= 128:
+        problems.append(
+            Problem(
+                source.where(("serving", "max_model_len")),
+                "at most 16384 tokens make rows of 128 entries, as wide as the narrowest active width: "
+                "the stride defect cannot show; use 32768 or more",
+            )
+        )
+    requests = sum(
+        len(phase.context_tokens) * phase.repeat
+        for scenario in scenarios
+        for phase in scenario.phases
+        if phase.judged
+    )
+    if readable and requests < policy.floor.minimum_requests:
+        problems.append(
+            Problem(
+                source.where(("scenarios",)),
+                f"{requests} judged requests in one run, fewer than the policy's floor.minimum_requests of "
+                f"{policy.floor.minimum_requests}",
+            )
+        )
+    if isinstance(release.model, LocalModel):
+        directory = source.path.parent / release.model.path
+        if not (directory / "config.json").is_file():
+            problems.append(
+                Problem(
+                    source.where(("model", "path")), f"no model there: {directory}/config.json is missing"
+                )
+            )
+    return problems

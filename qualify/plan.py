@@ -1,0 +1,72 @@
+"""Plans: everything that a run depends on, resolved and pinned before anything starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qualify.evidence.digests import sha256_value
+from qualify.record import ScenarioExpectation
+from qualify.transcript import Arm
+
+UNBOUND = "unbound"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedArm:
+    """One arm as it will be served.
+
+    Attributes:
+        arm: Which.
+        argv: Its command; port and bundle directory stand as placeholders.
+        environment: Variables set for it, sorted by name.
+        url: Where an attached server listens; None where the harness starts it.
+        fault: The fault that is put in.
+        stage_sha256: Digest of everything that its transcripts depend on. An arm whose digest is unchanged is
+            not served again.
+    """
+
+    arm: Arm
+    argv: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...]
+    url: str | None
+    fault: str | None
+    stage_sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything resolved and pinned.
+
+    Attributes:
+        release: Name of the release.
+        subject: What the verdict binds to: ``sha256:...`` of distributions, model and the candidate's command
+            of a ``process`` arm; ``unbound`` of an attached server.
+        scope: What the verdict will cover, as (label, value) pairs sorted by label.
+        replay: ``emulated replay`` or ``FULL CUDA graph replay``.
+        control_configured: False where the control is switched off.
+        scenarios: What is asked for, sorted by name.
+        arms: In the order in which they are served.
+        baseline_forced_runs: Forced runs of the baseline.
+        inputs: (path within the bundle, SHA-256) of the YAML files.
+        distributions_sha256: Digest of the serving environment; empty for attached servers.
+        model_sha256: Digest of the checkpoint; empty for attached servers.
+        machine: The machine, as (label, value) pairs.
+    """
+
+    release: str
+    subject: str
+    scope: tuple[tuple[str, str], ...]
+    replay: str
+    control_configured: bool
+    scenarios: tuple[ScenarioExpectation, ...]
+    arms: tuple[PlannedArm, ...]
+    baseline_forced_runs: int
+    inputs: tuple[tuple[str, str], ...]
+    distributions_sha256: str
+    model_sha256: str
+    machine: tuple[tuple[str, str], ...]
+
+    @property
+    def plan_id(self) -> str:
+        """SHA-256 of the plan."""
+        return sha256_value(self)

@@ -1,0 +1,1 @@
+"""What people and CI systems read: terminal, JUnit XML, receipt."""
