@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
+from qualify.compare.figures import Comparison
 from qualify.errors import ExitCode
 from qualify.transcript import Arm
 
@@ -94,7 +95,7 @@ class Verdict:
         findings: All findings, defects first.
         coverage: The coverage table.
         limitations: What was not covered, generated from the coverage table and the findings.
-        comparison: Figures of the comparison (see `qualify.compare`); JSON-ready.
+        comparison: Figures of the comparison; None where nothing could be compared.
         policy_sha256: Digest of the policy that judged.
         release: Name of the release.
         run_date: Date of the run (ISO), with which waivers' expiry was compared.
@@ -110,4 +111,4 @@ class Verdict:
     findings: tuple[Finding, ...]
     coverage: tuple[CoverageCell, ...]
     limitations: tuple[str, ...]
-    comparison: object = field(default=None)
+    comparison: Comparison | None = None

@@ -6,7 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from qualify.transcript import Arm, RunKey, Transcript
+from qualify.runtable import RunTable
+from qualify.steps import Step as Step
+from qualify.steps import StepRow as StepRow
+from qualify.steps import StepTable
+from qualify.transcript import Arm, RunKey
 
 
 class ArmState(StrEnum):
@@ -68,38 +72,6 @@ class ExpectedRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepRow:
-    """One request's part in one engine step.
-
-    Attributes:
-        server_request_id: The id that the request was sent with.
-        row: Row of the batch's decode metadata.
-        computed_tokens: Tokens of the request that were in the KV cache before the step.
-        scheduled_tokens: Tokens that the step computed for it.
-    """
-
-    server_request_id: str
-    row: int
-    computed_tokens: int
-    scheduled_tokens: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One engine step as the server's step recorder wrote it.
-
-    Attributes:
-        kind: ``decode`` (every row one query), ``prefill`` or ``mixed``.
-        rows: Its rows, in row order.
-        replay: What replayed it: ``none``, ``emulated replay``, or a graph mode.
-    """
-
-    kind: str
-    rows: tuple[StepRow, ...]
-    replay: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioExpectation:
     """What the plan says of one scenario.
 
@@ -128,10 +100,12 @@ class RunRecord:
         replay: ``emulated replay`` or ``FULL CUDA graph replay``.
         scenarios: What the plan asked for, sorted by name.
         arms: What became of each configured arm.
-        runs: Transcripts of each run, each sorted by request id.
-        steps: Engine steps of each arm, where its server recorded them; in order.
+        runs: Transcripts of each run (see `qualify.runtable.collect`).
+        steps: Engine steps of each arm, where its server recorded them (see `qualify.steps.collect_steps`).
         control_configured: False where the control was switched off.
         incomplete: Why evidence is not complete; empty where it is.
+        max_model_len: Longest context that the servers accept; None where unknown.
+        compress_ratio: Tokens for each compressed entry of the C128A layers; None where unknown.
     """
 
     release: str
@@ -141,7 +115,9 @@ class RunRecord:
     replay: str
     scenarios: tuple[ScenarioExpectation, ...]
     arms: Mapping[Arm, ArmRecord]
-    runs: Mapping[RunKey, tuple[Transcript, ...]]
-    steps: Mapping[Arm, tuple[Step, ...]] = field(default_factory=dict)
+    runs: Mapping[RunKey, RunTable]
+    steps: Mapping[Arm, StepTable] = field(default_factory=dict)
     control_configured: bool
     incomplete: tuple[str, ...] = ()
+    max_model_len: int | None = None
+    compress_ratio: int | None = None

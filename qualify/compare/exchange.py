@@ -1,0 +1,95 @@
+"""Is the subject the odd one out? Exact tests that need no model of the noise.
+
+If candidate and baseline are equally right, their runs are exchangeable: for each request, whichever of the
+B baseline runs and the one subject run lies farthest from all others is the subject with probability
+1 / (B + 1), whatever the noise looks like and however it differs between requests. A fault makes the
+subject the odd one out more often than that. (Exchangeability is the ground of all permutation tests: Fisher,
+*The Design of Experiments*, 1935; Pitman, 1937. One-sided, since a fault can only move a run away.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+Distances = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class OddOneOut:
+    """Outcome of one test.
+
+    Attributes:
+        odd: Units in which the subject is the odd one out.
+        decided: Units in which exactly one run is the odd one out.
+        runs: Runs compared, the subject included.
+        p: Probability of at least `odd` of `decided` by chance, for a subject that is as right as the others.
+    """
+
+    odd: int
+    decided: int
+    runs: int
+    p: float
+
+
+def nearest(distances: Distances) -> Distances:
+    """Distance of each run to the nearest other run.
+
+    The nearest and not the mean: one baseline run that went astray must not make the others look far away.
+
+    Args:
+        distances: float64 [U, R, R], symmetric, of U units and R runs; the subject is the last run.
+
+    Returns:
+        float64 [U, R].
+    """
+    apart = distances.copy()
+    runs = np.arange(apart.shape[1])
+    apart[:, runs, runs] = np.inf
+    return np.asarray(apart.min(axis=2))
+
+
+def _binomial(odd: int, decided: int, runs: int) -> OddOneOut:
+    return OddOneOut(odd, decided, runs, float(stats.binom.sf(odd - 1, decided, 1.0 / runs)))
+
+
+def shift_test(scores: Distances) -> OddOneOut:
+    """Sign test: counts the units in which the subject is farther from the others than any other run.
+
+    Strong against faults that touch many units a little.
+
+    Args:
+        scores: float64 [U, R] from `nearest`.
+    """
+    best = scores.max(axis=1, initial=-np.inf)
+    unique = (best > 0) & ((scores == best[:, None]).sum(axis=1) == 1)
+    odd = unique & (scores[:, -1] == best)
+    return _binomial(int(odd.sum()), int(unique.sum()), scores.shape[1])
+
+
+def tail_test(scores: Distances) -> OddOneOut:
+    """The same for the most extreme units only: strong against faults that touch few units a lot.
+
+    Takes the k largest scores of all runs together for k = 2, 4, 8, ...; the threshold is thereby blind to
+    which run is the subject. Counts the units where exactly one run is among them. The smallest p is
+    multiplied by the number of thresholds tried.
+
+    Args:
+        scores: float64 [U, R] from `nearest`.
+    """
+    pooled = np.sort(scores.ravel())[::-1]
+    pooled = pooled[pooled > 0]
+    tests = []
+    k = 2
+    while k < len(pooled):
+        beyond = scores > pooled[k]
+        alone = beyond.sum(axis=1) == 1
+        tests.append(_binomial(int((alone & beyond[:, -1]).sum()), int(alone.sum()), scores.shape[1]))
+        k *= 2
+    if not tests:
+        return OddOneOut(0, 0, scores.shape[1], 1.0)
+    best = min(tests, key=lambda test: (test.p, test.decided))
+    return OddOneOut(best.odd, best.decided, best.runs, min(1.0, best.p * len(tests)))

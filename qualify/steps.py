@@ -1,0 +1,100 @@
+"""Engine steps of one server, as its step recorder wrote them, and the same as arrays."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+DECODE = "decode"
+NO_REPLAY = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRow:
+    """One request's part in one engine step.
+
+    Attributes:
+        server_request_id: The id that the request was sent with.
+        row: Row of the batch's decode metadata.
+        computed_tokens: Tokens of the request that were in the KV cache before the step.
+        scheduled_tokens: Tokens that the step computed for it.
+    """
+
+    server_request_id: str
+    row: int
+    computed_tokens: int
+    scheduled_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One engine step as the server's step recorder wrote it.
+
+    Attributes:
+        kind: ``decode`` (every row one query), ``prefill`` or ``mixed``.
+        rows: Its rows, in row order.
+        replay: What replayed it: ``none``, ``emulated replay``, or a graph mode.
+    """
+
+    kind: str
+    rows: tuple[StepRow, ...]
+    replay: str
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class StepTable:
+    """One arm's steps as arrays: S steps, E rows of all steps together.
+
+    Attributes:
+        decode: bool [S], every row of the step was one query.
+        replayed: bool [S], something replayed the step.
+        rows: int64 [S], rows of the step.
+        step: int64 [E], the step that the row belongs to.
+        request: int64 [E], index into `server_request_ids`.
+        row: int64 [E], row of the batch's decode metadata.
+        reached: int64 [E], tokens in the KV cache after the step: computed plus scheduled.
+        server_request_ids: The ids that occur.
+    """
+
+    decode: npt.NDArray[np.bool_]
+    replayed: npt.NDArray[np.bool_]
+    rows: npt.NDArray[np.int64]
+    step: npt.NDArray[np.int64]
+    request: npt.NDArray[np.int64]
+    row: npt.NDArray[np.int64]
+    reached: npt.NDArray[np.int64]
+    server_request_ids: tuple[str, ...]
+
+
+def collect_steps(steps: Iterable[Step]) -> StepTable:
+    """Turns steps into arrays, one at a time.
+
+    Args:
+        steps: One arm's steps in the order in which they ran.
+    """
+    decode, replayed = array("b"), array("b")
+    rows, step_of, request, row, reached = (array("q") for _ in range(5))
+    known: dict[str, int] = {}
+    for number, step in enumerate(steps):
+        decode.append(step.kind == DECODE)
+        replayed.append(step.replay != NO_REPLAY)
+        rows.append(len(step.rows))
+        for entry in step.rows:
+            step_of.append(number)
+            request.append(known.setdefault(entry.server_request_id, len(known)))
+            row.append(entry.row)
+            reached.append(entry.computed_tokens + entry.scheduled_tokens)
+    return StepTable(
+        decode=np.array(decode, dtype=bool),
+        replayed=np.array(replayed, dtype=bool),
+        rows=np.array(rows, dtype=np.int64),
+        step=np.array(step_of, dtype=np.int64),
+        request=np.array(request, dtype=np.int64),
+        row=np.array(row, dtype=np.int64),
+        reached=np.array(reached, dtype=np.int64),
+        server_request_ids=tuple(known),
+    )

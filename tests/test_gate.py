@@ -1,0 +1,295 @@
+from __future__ import annotations
+
+import datetime
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from qualify.findings import Finding, Result, Verdict, Weight
+from qualify.gate import judge
+from qualify.policy import Waiver
+from qualify.record import ArmState, RunRecord
+from qualify.transcript import Arm, Decode, RequestFailure, RunKey, Transcript
+from tests.judgefactory import (
+    POLICY,
+    World,
+    build,
+    no_fault,
+    packed,
+    with_arm,
+    without_runs,
+)
+
+WORLD = World(scenarios={"eight": 8, "sixteen": 16})
+
+
+@pytest.fixture(scope="module")
+def good() -> RunRecord:
+    return build(WORLD)
+
+
+def verdict_of(record: RunRecord) -> Verdict:
+    return judge(record, POLICY, "0" * 64)
+
+
+def found(verdict: Verdict, rule: str, arm: Arm | None = None) -> list[Finding]:
+    return [item for item in verdict.findings if item.rule == rule and arm in (None, item.arm)]
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.05, 0.2])
+def test_good_release_with_caught_control_is_qualified(noise: float) -> None:
+    verdict = verdict_of(build(replace(WORLD, noise=noise)))
+    assert verdict.result is Result.QUALIFIED, verdict.reasons
+    caught = found(verdict, "control")
+    assert [item.scenario for item in caught] == ["eight", "sixteen"]
+    assert all(item.weight is Weight.SATISFIED for item in caught)
+    assert any("weaker" in item.summary or "exactly zero" in item.summary for item in caught)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_packed_candidate_is_rejected_and_its_rows_named(noise: float) -> None:
+    verdict = verdict_of(build(replace(WORLD, noise=noise), candidate=packed))
+    assert verdict.result is Result.REJECTED
+    assert verdict.result.exit_code == 1
+    (divergence,) = found(verdict, "divergence")
+    assert divergence.rows == tuple(range(1, 16))
+    assert not any(name.endswith("/0000") for name in divergence.request_ids)
+
+
+def test_row_zero_is_not_named_after_a_request_has_moved_there() -> None:
+    """Row 3's request is moved to row 0 for its last tokens; its own cache stays wrong."""
+
+    def moved(item: Transcript) -> Transcript:
+        return item
+
+    record = build(replace(WORLD, noise=0.0), candidate=packed, edit=moved)
+    steps = record.steps[Arm.CANDIDATE]
+    row = steps.row.copy()
+    late = (row == 3) & (steps.reached > 1000 + 300 + 25)
+    assert late.any()
+    row[late] = 0
+    record = replace(record, steps={**record.steps, Arm.CANDIDATE: replace(steps, row=row)})
+    (divergence,) = found(verdict_of(record), "divergence")
+    assert 0 not in divergence.rows
+    assert 3 in divergence.rows
+
+
+def test_rejection_needs_no_control() -> None:
+    verdict = verdict_of(build(WORLD, candidate=packed, control=None))
+    assert verdict.result is Result.REJECTED
+
+
+def test_control_switched_off_is_inconclusive() -> None:
+    verdict = verdict_of(build(WORLD, control=None))
+    assert verdict.result is Result.INCONCLUSIVE
+    assert "switched off" in verdict.reasons[0]
+
+
+def test_control_that_is_not_caught_is_inconclusive() -> None:
+    verdict = verdict_of(build(WORLD, control=no_fault))
+    assert verdict.result is Result.INCONCLUSIVE
+    assert {item.weight for item in found(verdict, "control")} == {Weight.UNTESTED}
+
+
+def test_control_must_be_caught_in_every_scenario_where_it_can_act() -> None:
+    world = replace(WORLD, scenarios={"eight": 8, "sixteen": 16})
+    acts = build(world)
+    idle = build(world, control=no_fault)
+    key = RunKey(Arm.CONTROL, Decode.FORCED, 1)
+    half = acts.runs[key]
+    mixed = [
+        next(head for head in table.heads if head.request_id == mine.request_id)
+        for mine in half.heads
+        for table in [half if mine.scenario == "sixteen" else idle.runs[key]]
+    ]
+    assert len(mixed) == 24
+    quiet = replace(half, top_logprobs=half.top_logprobs.copy(), top_ids=half.top_ids.copy())
+    for head in half.heads:
+        if head.scenario == "eight":
+            quiet.top_ids[head.positions] = idle.runs[key].top_ids[head.positions]
+            quiet.top_logprobs[head.positions] = idle.runs[key].top_logprobs[head.positions]
+    verdict = verdict_of(replace(acts, runs={**acts.runs, key: quiet}))
+    assert verdict.result is Result.INCONCLUSIVE
+    assert {item.scenario: item.weight for item in found(verdict, "control")} == {
+        "eight": Weight.UNTESTED,
+        "sixteen": Weight.SATISFIED,
+    }
+
+
+@pytest.mark.parametrize("state", [ArmState.START_FAILED, ArmState.DIED, ArmState.HUNG])
+@pytest.mark.parametrize("control", [packed, None])
+def test_candidate_that_fails_by_itself_is_rejected(state: ArmState, control: object) -> None:
+    record = build(WORLD, control=packed if control else None)
+    record = without_runs(with_arm(record, Arm.CANDIDATE, state, "exit code 139"), Arm.CANDIDATE)
+    verdict = verdict_of(record)
+    assert verdict.result is Result.REJECTED
+    assert "exit code 139" in verdict.reasons[0]
+
+
+@pytest.mark.parametrize("state", [ArmState.START_FAILED, ArmState.DIED, ArmState.HUNG])
+def test_candidate_is_not_blamed_where_the_baseline_failed_too(good: RunRecord, state: ArmState) -> None:
+    record = with_arm(with_arm(good, Arm.CANDIDATE, state), Arm.BASELINE, state)
+    assert verdict_of(record).result is Result.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        ArmState.KILLED,
+        ArmState.NEVER_READY,
+        ArmState.MACHINERY,
+        ArmState.INTERRUPTED,
+        ArmState.NOT_STARTED,
+    ],
+)
+@pytest.mark.parametrize("arm", list(Arm))
+def test_trouble_from_outside_is_inconclusive(good: RunRecord, arm: Arm, state: ArmState) -> None:
+    assert verdict_of(with_arm(good, arm, state)).result is Result.INCONCLUSIVE
+
+
+def test_control_that_died_is_inconclusive(good: RunRecord) -> None:
+    record = without_runs(with_arm(good, Arm.CONTROL, ArmState.DIED), Arm.CONTROL)
+    assert verdict_of(record).result is Result.INCONCLUSIVE
+
+
+def fail(kind: str, arm: Arm, status: int | None = None):  # type: ignore[no-untyped-def]
+    def edit(item: Transcript) -> Transcript:
+        if item.run.arm is arm and item.request_id == "eight/main/0003":
+            return replace(item, failure=RequestFailure(kind=kind, message="broken", status=status))
+        return item
+
+    return edit
+
+
+@pytest.mark.parametrize("kind", ["http", "malformed", "timeout", "disconnected", "incomplete", "refused"])
+def test_request_that_only_the_candidate_fails_is_a_defect(kind: str) -> None:
+    verdict = verdict_of(build(WORLD, edit=fail(kind, Arm.CANDIDATE)))
+    assert verdict.result is Result.REJECTED
+    assert {item.request_ids for item in found(verdict, "request-failed")} == {("eight/main/0003",)}
+
+
+@pytest.mark.parametrize("state", [ArmState.KILLED, ArmState.INTERRUPTED])
+def test_request_that_failed_with_a_killed_server_is_untested(state: ArmState) -> None:
+    record = with_arm(build(WORLD, edit=fail("disconnected", Arm.CANDIDATE)), Arm.CANDIDATE, state)
+    assert verdict_of(record).result is Result.INCONCLUSIVE
+
+
+def test_cancelled_request_is_untested() -> None:
+    verdict = verdict_of(build(WORLD, edit=fail("cancelled", Arm.CANDIDATE)))
+    assert verdict.result is Result.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("arm", [Arm.BASELINE, Arm.CONTROL])
+def test_request_that_another_arm_fails_is_untested(arm: Arm) -> None:
+    assert verdict_of(build(WORLD, edit=fail("http", arm))).result is Result.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("arm", list(Arm))
+def test_missing_transcript_is_untested(arm: Arm) -> None:
+    record = build(
+        WORLD,
+        edit=lambda item: None if (item.run.arm, item.request_id) == (arm, "eight/main/0003") else item,
+    )
+    verdict = verdict_of(record)
+    assert verdict.result is Result.INCONCLUSIVE
+    assert all(item.request_ids == ("eight/main/0003",) for item in found(verdict, "request-missing"))
+
+
+def test_answer_without_logprobs_is_a_defect_of_the_candidate() -> None:
+    record = build(
+        WORLD,
+        edit=lambda item: (
+            replace(item, logprobs=(), top_ids=(), top_logprobs=())
+            if (item.run.arm, item.request_id) == (Arm.CANDIDATE, "eight/main/0003")
+            else item
+        ),
+    )
+    verdict = verdict_of(record)
+    assert verdict.result is Result.REJECTED
+    assert any("without logprobs" in reason for reason in verdict.reasons)
+
+
+def test_nan_is_a_finding() -> None:
+    def edit(item: Transcript) -> Transcript:
+        if (item.run.arm, item.request_id) != (Arm.CANDIDATE, "eight/main/0003"):
+            return item
+        broken = list(item.top_logprobs)
+        broken[5] = (None, *broken[5][1:])
+        return replace(item, top_logprobs=tuple(broken))
+
+    verdict = verdict_of(build(WORLD, edit=edit))
+    assert verdict.result is Result.REJECTED
+    assert found(verdict, "not-finite", Arm.CANDIDATE)[0].request_ids == ("eight/main/0003",)
+
+
+def test_forced_tokens_that_did_not_come_are_untested() -> None:
+    def edit(item: Transcript) -> Transcript:
+        key = RunKey(Arm.CANDIDATE, Decode.FORCED, 1)
+        if (item.run, item.request_id) != (key, "eight/main/0003"):
+            return item
+        return replace(item, token_ids=(*item.token_ids[:-1], item.token_ids[-1] + 1))
+
+    verdict = verdict_of(build(WORLD, edit=edit))
+    assert verdict.result is Result.INCONCLUSIVE
+    assert found(verdict, "forced-tokens")[0].request_ids == ("eight/main/0003",)
+
+
+def test_replay_that_was_not_measured_or_not_reached_is_inconclusive(good: RunRecord) -> None:
+    steps = good.steps[Arm.CANDIDATE]
+    attached = replace(good, steps={})
+    eager = replace(good, steps={**good.steps, Arm.CANDIDATE: replace(steps, replayed=~steps.replayed)})
+    replayed = replace(good, steps={**good.steps, Arm.BASELINE: steps})
+    for record in (attached, eager, replayed):
+        verdict = verdict_of(record)
+        assert verdict.result is Result.INCONCLUSIVE
+        assert found(verdict, "coverage")
+    assert any("not measured" in said for said in verdict_of(attached).limitations)
+
+
+def test_rows_without_step_log_are_called_estimated() -> None:
+    verdict = verdict_of(replace(build(WORLD, candidate=packed), steps={}))
+    (divergence,) = found(verdict, "divergence")
+    assert "estimated" in divergence.summary
+    assert verdict.comparison is not None
+    assert not verdict.comparison.arms[0].rows_recorded
+
+
+def test_incomplete_evidence_is_inconclusive(good: RunRecord) -> None:
+    assert verdict_of(replace(good, incomplete=("the run was cut",))).result is Result.INCONCLUSIVE
+
+
+def test_too_few_requests_are_inconclusive() -> None:
+    verdict = verdict_of(build(World(scenarios={"four": 4})))
+    assert verdict.result is Result.INCONCLUSIVE
+    assert found(verdict, "floor")
+
+
+def test_one_baseline_run_gives_no_floor(good: RunRecord) -> None:
+    second = RunKey(Arm.BASELINE, Decode.FORCED, 2)
+    verdict = verdict_of(replace(good, runs={key: run for key, run in good.runs.items() if key != second}))
+    assert verdict.result is Result.INCONCLUSIVE
+
+
+def test_waiver_lets_a_defect_pass_until_it_expires() -> None:
+    record = build(WORLD, candidate=packed)
+    for expires, result in (("2026-12-01", Result.QUALIFIED), ("2026-11-30", Result.REJECTED)):
+        waiver = Waiver(
+            rule="divergence",
+            owner="a person",
+            reason="known and accepted",
+            expires=datetime.date.fromisoformat(expires),
+        )
+        verdict = judge(record, POLICY.model_copy(update={"waivers": (waiver,)}), "0" * 64)
+        assert verdict.result is result
+    waiver = Waiver(rule="control", owner="me", reason="it is too much work", expires=datetime.date.max)
+    off = build(WORLD, control=None)
+    assert judge(off, POLICY.model_copy(update={"waivers": (waiver,)}), "").result is Result.INCONCLUSIVE
+
+
+def test_verdict_is_the_same_bytes_whatever_the_order() -> None:
+    forth, back = build(WORLD), build(WORLD, order=lambda items: items[::-1])
+    back = replace(back, runs=dict(reversed(list(back.runs.items()))))
+    encoded = [msgspec.json.encode(verdict_of(record), order="sorted") for record in (forth, back)]
+    assert encoded[0] == encoded[1]
+    assert msgspec.json.decode(encoded[0], type=Verdict) == verdict_of(forth)
