@@ -1,0 +1,34 @@
+"""The end of a server's log, fit to be shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+# A line of vLLM's log is below 300 bytes as a rule; the longest stack dumps seen are some hundred lines.
+_BYTES_A_LINE = 400
+_LONGEST_LINE = 500
+
+
+def log_tail(path: Path, lines: int) -> tuple[str, ...]:
+    """The last lines of a log that are not blank.
+
+    Args:
+        path: The log; it may still be written to.
+        lines: How many at most.
+
+    Returns:
+        Lines without control characters, shortened to what a report can hold; empty where there is no log.
+    """
+    try:
+        with path.open("rb") as log:
+            size = log.seek(0, 2)
+            log.seek(max(0, size - lines * _BYTES_A_LINE))
+            text = log.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ()
+    kept = [clean for line in text.splitlines() if (clean := _printable(line).rstrip())]
+    return tuple(kept[-lines:])
+
+
+def _printable(line: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in line[:_LONGEST_LINE])

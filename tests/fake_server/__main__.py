@@ -1,0 +1,42 @@
+"""Starts the fake server as the harness starts vLLM."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+import uvicorn
+
+from tests.fake_server.app import make_app
+from tests.fake_server.engine import Engine
+from tests.fake_server.misbehaviour import Misbehaviour, Settings
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--served-model-name", required=True)
+    parser.add_argument("--host", required=True)
+    parser.add_argument("--port", type=int, required=True)
+    options, _ = parser.parse_known_args()
+    settings = Settings.read(os.environ)
+    vocabulary = json.loads((options.model / "config.json").read_text())["vocab_size"]
+    print("loading", options.model, flush=True)
+    match settings.misbehaviour:
+        case Misbehaviour.DIE_WHILE_LOADING:
+            raise RuntimeError("no kernel for this shape")
+        case Misbehaviour.ABORT_WHILE_LOADING:
+            os.abort()
+        case Misbehaviour.EXIT_WHILE_LOADING:
+            sys.exit(0)
+        case Misbehaviour.OUT_OF_MEMORY:
+            raise OSError(12, "Cannot allocate memory")
+    engine = Engine(settings, vocabulary)
+    app = make_app(engine, options.served_model_name)
+    uvicorn.run(app, host=options.host, port=options.port, timeout_graceful_shutdown=1)
+
+
+main()

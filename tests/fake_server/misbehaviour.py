@@ -1,0 +1,69 @@
+"""What the fake server can do wrong, and its other settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+
+class Misbehaviour(StrEnum):
+    NONE = ""
+    # before it listens
+    DIE_WHILE_LOADING = "die-while-loading"  # traceback, exit code 1
+    ABORT_WHILE_LOADING = "abort-while-loading"
+    EXIT_WHILE_LOADING = "exit-while-loading"  # exit code 0, no word
+    OUT_OF_MEMORY = "out-of-memory"  # says "Cannot allocate memory"
+    NEVER_READY = "never-ready"  # /health answers 503 for ever
+    WRONG_NAME = "wrong-name"  # lists another model
+    # in its answers
+    HTTP_500 = "http-500"
+    ERROR_IN_STREAM = "error-in-stream"
+    TRUNCATED_JSON = "truncated-json"
+    NO_LOGPROBS = "no-logprobs"
+    NO_TOKEN_IDS = "no-token-ids"
+    WRONG_COUNTS = "wrong-counts"
+    FEW_TOP = "few-top"
+    OTHER_PROMPT = "other-prompt"  # echoes another prompt than the one sent
+    EARLY_STOP = "early-stop"
+    NO_DONE = "no-done"  # the stream ends in an orderly way, but too soon
+    DISCONNECT = "disconnect"
+    NAN_LOGPROBS = "nan-logprobs"
+    MINUS_INFINITY = "minus-infinity"
+    WRONG_ROW = "wrong-row"  # rows other than 0 answer from another distribution
+    IGNORE_FORCED = "ignore-forced"
+    NO_PAUSE = "no-pause"  # /pause answers 404
+    # under load
+    DIE_UNDER_LOAD = "die-under-load"  # aborts
+    EXIT_UNDER_LOAD = "exit-under-load"  # exit code 0, no word
+    ENGINE_DIES = "engine-dies"  # its worker process is killed
+    ENGINE_ABORTS = "engine-aborts"  # its worker process aborts by itself
+    HANG = "hang"
+    # at the end
+    IGNORE_SIGTERM = "ignore-sigterm"
+
+
+@dataclass(frozen=True)
+class Settings:
+    misbehaviour: Misbehaviour
+    after_tokens: int
+    step_s: float
+    noise: float
+    step_log: Path | None
+    emulated: bool
+
+    @classmethod
+    def read(cls, environment: Mapping[str, str]) -> Settings:
+        misbehaviour = Misbehaviour(environment.get("FAKE_MISBEHAVE", ""))
+        if environment.get("DS4_FAULT") and environment.get("DS4_FAULT_CONFIRM") == "yes-break-this-server":
+            misbehaviour = Misbehaviour.WRONG_ROW
+        step_log = environment.get("DS4_STEP_LOG")
+        return cls(
+            misbehaviour=misbehaviour,
+            after_tokens=int(environment.get("FAKE_AFTER_TOKENS", "40")),
+            step_s=float(environment.get("FAKE_STEP_S", "0.002")),
+            noise=float(environment.get("FAKE_NOISE", "0")),
+            step_log=Path(step_log) if step_log else None,
+            emulated=environment.get("DS4_REPLAY") == "emulated",
+        )
