@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-# A line of vLLM's log is below 300 bytes as a rule; the longest stack dumps seen are some hundred lines.
+# A line of vLLM's log is below 300 bytes as a rule; one line may be much longer.
 _BYTES_A_LINE = 400
+_LEAST_BYTES = 65_536
 _LONGEST_LINE = 500
 
 
@@ -22,7 +23,7 @@ def log_tail(path: Path, lines: int) -> tuple[str, ...]:
     try:
         with path.open("rb") as log:
             size = log.seek(0, 2)
-            log.seek(max(0, size - lines * _BYTES_A_LINE))
+            log.seek(max(0, size - max(_LEAST_BYTES, lines * _BYTES_A_LINE)))
             text = log.read().decode(errors="replace")
     except FileNotFoundError:
         return ()

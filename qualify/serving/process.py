@@ -201,8 +201,8 @@ class ProcessServer:
         try:
             if self._process.poll() is None:
                 self._process.send_signal(signal.SIGTERM)
-            await self._gone_within(self._stop_within_s, lambda: self._process.poll() is not None)
-            await self._gone_within(_LEFTOVERS_WITHIN_S, lambda: not guard.session_members(self.pid))
+            if await self._within(self._stop_within_s, lambda: self._process.poll() is not None):
+                await self._within(_LEFTOVERS_WITHIN_S, lambda: not guard.session_members(self.pid))
         finally:
             gone = guard.kill_session(self.pid)
             self._process.poll()
@@ -214,10 +214,11 @@ class ProcessServer:
                 advice="They hang in the kernel (device or file system); see `ps` and the kernel log.",
             )
 
-    async def _gone_within(self, seconds: float, gone: Callable[[], bool]) -> None:
+    async def _within(self, seconds: float, gone: Callable[[], bool]) -> bool:
         deadline = time.monotonic() + seconds
-        while not gone() and time.monotonic() < deadline:
+        while not (done := gone()) and time.monotonic() < deadline:
             await asyncio.sleep(_POLL_S)
+        return done
 
 
 class _Guard:

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 import uvicorn
@@ -25,6 +26,7 @@ def main() -> None:
     settings = Settings.read(os.environ)
     vocabulary = json.loads((options.model / "config.json").read_text())["vocab_size"]
     print("loading", options.model, flush=True)
+    time.sleep(settings.load_s)
     match settings.misbehaviour:
         case Misbehaviour.DIE_WHILE_LOADING:
             raise RuntimeError("no kernel for this shape")

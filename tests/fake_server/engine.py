@@ -128,12 +128,12 @@ class Engine:
 
     def _distribution(self, seed: str) -> dict[int, float]:
         dice = random.Random(seed)
-        logits = [dice.gauss(0.0, 2.0) for _ in range(TOP)]
+        noise = self.settings.noise
+        logits = [dice.gauss(0.0, 2.0) + self.noise.gauss(0.0, noise) for _ in range(TOP)]
         # one more, which stands for the rest of the vocabulary
         total = math.log(sum(math.exp(value) for value in [*logits, 0.0]))
-        noise = self.settings.noise
         return {
-            token: value - total + (self.noise.gauss(0.0, noise) if noise else 0.0)
+            token: value - total
             for token, value in zip(dice.sample(range(self.vocabulary), TOP), logits, strict=True)
         }
 

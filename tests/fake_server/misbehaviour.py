@@ -48,6 +48,7 @@ class Misbehaviour(StrEnum):
 class Settings:
     misbehaviour: Misbehaviour
     after_tokens: int
+    load_s: float
     step_s: float
     noise: float
     step_log: Path | None
@@ -62,6 +63,7 @@ class Settings:
         return cls(
             misbehaviour=misbehaviour,
             after_tokens=int(environment.get("FAKE_AFTER_TOKENS", "40")),
+            load_s=float(environment.get("FAKE_LOAD_S", "0")),
             step_s=float(environment.get("FAKE_STEP_S", "0.002")),
             noise=float(environment.get("FAKE_NOISE", "0")),
             step_log=Path(step_log) if step_log else None,

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from qualify.record import ArmState
+from qualify.serving.endings import classify
+from qualify.serving.launcher import Exit
+
+QUIET = ("INFO: loading", "INFO: ready")
+ABORTED = (*QUIET, "Fatal Python error: Aborted", "", 'Thread 0x01: File "x.py"')
+TRACEBACK = (*QUIET, "Traceback (most recent call last):", '  File "x"', "ValueError: no kernel for this")
+
+
+@pytest.mark.parametrize("ready", [True, False])
+@pytest.mark.parametrize(
+    ("seen", "log"),
+    [
+        (Exit(returncode=-signal.SIGSEGV), QUIET),
+        (Exit(returncode=-signal.SIGABRT), QUIET),
+        (Exit(returncode=-signal.SIGBUS), QUIET),
+        (Exit(returncode=-signal.SIGFPE), QUIET),
+        (Exit(returncode=-signal.SIGILL), QUIET),
+        (Exit(returncode=1), QUIET),
+        (Exit(returncode=1), TRACEBACK),
+        (Exit(returncode=0), ABORTED),
+        (Exit(returncode=None, lost_child="engine"), ABORTED),
+        (Exit(returncode=0, lost_child="engine"), ABORTED),
+        (Exit(returncode=None, lost_child="engine"), ("CUDA error: an illegal memory access was met",)),
+        (Exit(returncode=0, lost_child="engine"), ("EngineCore encountered a fatal error.",)),
+        (Exit(returncode=1), ("RuntimeError: Failed core proc(s): {'EngineCore': -11}",)),
+        (Exit(returncode=-signal.SIGABRT, out_of_memory=True), ABORTED),
+    ],
+)
+def test_its_own_doing(seen: Exit, log: tuple[str, ...], ready: bool) -> None:
+    assert classify(seen, log, ready=ready).state is (ArmState.DIED if ready else ArmState.START_FAILED)
+
+
+@pytest.mark.parametrize("ready", [True, False])
+@pytest.mark.parametrize(
+    ("seen", "log"),
+    [
+        (Exit(returncode=-signal.SIGKILL), QUIET),
+        (Exit(returncode=-signal.SIGTERM), QUIET),
+        (Exit(returncode=0), QUIET),
+        (Exit(returncode=None, lost_child="engine"), QUIET),
+        (Exit(returncode=0, lost_child="engine"), ("EngineDeadError: EngineCore encountered an issue.",)),
+        (Exit(returncode=1), ("RuntimeError: Failed core proc(s): {'EngineCore': -9}",)),
+    ],
+)
+def test_killed_from_outside(seen: Exit, log: tuple[str, ...], ready: bool) -> None:
+    assert classify(seen, log, ready=ready).state is ArmState.KILLED
+
+
+@pytest.mark.parametrize(
+    ("seen", "line", "word"),
+    [
+        (Exit(returncode=1), "OSError: [Errno 98] Address already in use", "port"),
+        (Exit(returncode=1), "OSError: [Errno 28] No space left on device", "disk"),
+        (Exit(returncode=1), "OSError: [Errno 12] Cannot allocate memory", "memory"),
+        (Exit(returncode=1), "ModuleNotFoundError: No module named 'vllm'", "lacks the module vllm"),
+        (Exit(returncode=1), "/venv/bin/python: No module named tests.nothing", "lacks the module tests"),
+        (Exit(returncode=1), "RuntimeError: No CUDA GPUs are available", "GPU"),
+        (Exit(returncode=-signal.SIGKILL, out_of_memory=True), "INFO: ready", "lack of memory"),
+        (Exit(returncode=None, lost_child="engine", out_of_memory=True), "INFO: ready", "lack of memory"),
+    ],
+)
+def test_the_machines_trouble(seen: Exit, line: str, word: str) -> None:
+    ending = classify(seen, (*QUIET, line), ready=False)
+    assert ending.state is ArmState.MACHINERY
+    assert word in ending.detail
+
+
+def test_missing_optional_modules_are_not_the_machines_trouble() -> None:
+    log = ("WARNING: No module named 'triton'", *TRACEBACK)
+    assert classify(Exit(returncode=1), log, ready=False).state is ArmState.START_FAILED
+
+
+def test_details_name_code_signal_and_reason() -> None:
+    assert "code 1: ValueError: no kernel" in classify(Exit(returncode=1), TRACEBACK, ready=False).detail
+    assert "SIGKILL" in classify(Exit(returncode=-9), QUIET, ready=True).detail
+    assert "Fatal Python error: Aborted" in classify(Exit(returncode=-6), ABORTED, ready=True).detail
+    assert "without saying why" in classify(Exit(returncode=3), QUIET, ready=True).detail
+    usage = "api_server.py: error: unrecognized arguments: --nonsense"
+    assert "refusing its arguments" in classify(Exit(returncode=2), (usage,), ready=False).detail
+    assert "engine vanished" in classify(Exit(returncode=None, lost_child="engine"), QUIET, ready=True).detail
