@@ -61,6 +61,7 @@ class ExpectedRequest:
         context_tokens: Length of its prompt in tokens.
         max_tokens: Tokens it generates.
         prompt_sha256: Digest of its prompt.
+        answer_ids: Token ids that a right answer contains; empty where no answer is known.
     """
 
     request_id: str
@@ -69,6 +70,7 @@ class ExpectedRequest:
     context_tokens: int
     max_tokens: int
     prompt_sha256: str
+    answer_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +108,7 @@ class RunRecord:
         incomplete: Why evidence is not complete; empty where it is.
         max_model_len: Longest context that the servers accept; None where unknown.
         compress_ratio: Tokens for each compressed entry of the C128A layers; None where unknown.
+        bos_token_id: Id of the beginning-of-sequence token; None where unknown.
     """
 
     release: str
@@ -121,3 +124,4 @@ class RunRecord:
     incomplete: tuple[str, ...] = ()
     max_model_len: int | None = None
     compress_ratio: int | None = None
+    bos_token_id: int | None = None

@@ -38,11 +38,13 @@ class Step:
         kind: ``decode`` (every row one query), ``prefill`` or ``mixed``.
         rows: Its rows, in row order.
         replay: What replayed it: ``none``, ``emulated replay``, or a graph mode.
+        padded_rows: Rows of the graph that replayed it, padding included; None where unknown.
     """
 
     kind: str
     rows: tuple[StepRow, ...]
     replay: str
+    padded_rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -53,6 +55,7 @@ class StepTable:
         decode: bool [S], every row of the step was one query.
         replayed: bool [S], something replayed the step.
         rows: int64 [S], rows of the step.
+        padded_rows: int64 [S], rows of the graph that replayed it; 0 where unknown.
         step: int64 [E], the step that the row belongs to.
         request: int64 [E], index into `server_request_ids`.
         row: int64 [E], row of the batch's decode metadata.
@@ -63,6 +66,7 @@ class StepTable:
     decode: npt.NDArray[np.bool_]
     replayed: npt.NDArray[np.bool_]
     rows: npt.NDArray[np.int64]
+    padded_rows: npt.NDArray[np.int64]
     step: npt.NDArray[np.int64]
     request: npt.NDArray[np.int64]
     row: npt.NDArray[np.int64]
@@ -77,12 +81,13 @@ def collect_steps(steps: Iterable[Step]) -> StepTable:
         steps: One arm's steps in the order in which they ran.
     """
     decode, replayed = array("b"), array("b")
-    rows, step_of, request, row, reached = (array("q") for _ in range(5))
+    rows, padded, step_of, request, row, reached = (array("q") for _ in range(6))
     known: dict[str, int] = {}
     for number, step in enumerate(steps):
         decode.append(step.kind == DECODE)
         replayed.append(step.replay != NO_REPLAY)
         rows.append(len(step.rows))
+        padded.append(step.padded_rows or 0)
         for entry in step.rows:
             step_of.append(number)
             request.append(known.setdefault(entry.server_request_id, len(known)))
@@ -92,6 +97,7 @@ def collect_steps(steps: Iterable[Step]) -> StepTable:
         decode=np.array(decode, dtype=bool),
         replayed=np.array(replayed, dtype=bool),
         rows=np.array(rows, dtype=np.int64),
+        padded_rows=np.array(padded, dtype=np.int64),
         step=np.array(step_of, dtype=np.int64),
         request=np.array(request, dtype=np.int64),
         row=np.array(row, dtype=np.int64),

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from qualify.compare.figures import Power, in_known_units
 from qualify.findings import CoverageCell, Finding, Weight
 from qualify.policy import CoveragePolicy
 from qualify.record import RunRecord
@@ -17,6 +18,10 @@ STEP_LOG = "step log"
 TRANSCRIPTS = "transcripts"
 ENTRIES_AT_LEAST = 128
 """Narrowest active width of the C128A metadata rows, in entries, and the unit of their capacity."""
+
+GENTLEST_KNOWN = 0.0006
+"""Nats: excess of the mean divergence where the newest compressed entry is missing in every row, measured on
+an H200 with a small DeepSeek V4 whose floor is 0.0033 nats."""
 
 
 def measure(record: RunRecord, policy: CoveragePolicy, compared: int) -> tuple[CoverageCell, ...]:
@@ -181,5 +186,31 @@ def limitations(record: RunRecord, cells: tuple[CoverageCell, ...]) -> list[str]
         said.append(
             f"No decode step had more than {int(sizes.max())} rows; seen were "
             f"{', '.join(str(int(size)) for size in sizes)}."
+        )
+    return said
+
+
+def unseen(power: Power) -> list[str]:
+    """What the run's floor could not have shown, in sentences.
+
+    Args:
+        power: What the run could have seen.
+    """
+    if power.share is None:
+        said = [
+            f"No fault could have been found with {power.requests} requests and this floor, however clear."
+        ]
+    else:
+        said = [
+            f"A clear fault that hits fewer than {power.share:.1%} of the requests would have been missed "
+            f"with more than 5% probability: {power.needed} of {power.requests} requests must be hit."
+        ]
+    if power.gentle is None:
+        said.append("A fault that shifts every request a little could not have been found.")
+    elif power.gentle > 0:
+        said.append(
+            f"A fault that adds less than {power.gentle:.2g} nats to every request's mean divergence "
+            f"({in_known_units(power.gentle)}) hides below this floor. For scale: one missing attention key "
+            f"in every row, the gentlest known fault, added {GENTLEST_KNOWN:.2g} nats on a real GPU."
         )
     return said

@@ -8,33 +8,44 @@ import numpy.typing as npt
 from qualify.runtable import NO_TOKEN, Floats, Tokens
 
 Distances = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.int64]
 
 REST_FLOOR = 1e-9
 """Smallest probability given to the tokens that are not listed; rounding alone can make the listed sum 1."""
 
-CHUNK = 1 << 14
+CHUNK = 1 << 13
 """Positions compared at once: K x K comparisons of ids for each would not fit in memory for a whole run."""
 
 
-def symmetric_kld(ids: Tokens, logprobs: Floats, other_ids: Tokens, other_logprobs: Floats) -> Distances:
+def symmetric_kld(
+    ids: Tokens,
+    logprobs: Floats,
+    other_ids: Tokens,
+    other_logprobs: Floats,
+    rows: tuple[Rows, Rows] | None = None,
+) -> Distances:
     """Mean of the two Kullback-Leibler divergences, position by position.
 
-    Symmetric, so that it does not matter which of two runs is called first.
+    Symmetric, so that it does not matter which of two runs is called first. A token that only one run lists
+    has in the other at most the lowest listed probability of both; that bound is taken for it. All tokens
+    that a list leaves out are one more outcome, the rest bucket.
 
     Args:
         ids: int32 [N, K], most probable tokens of one run.
         logprobs: float32 [N, K], their natural-log probabilities.
-        other_ids: int32 [N, L], those of the other run.
-        other_logprobs: float32 [N, L].
+        other_ids: int32 [M, L], those of the other run.
+        other_logprobs: float32 [M, L].
+        rows: Positions to compare, in the one run and in the other; all of both where left out.
 
     Returns:
-        float64 [N], nats. Exactly 0 where both lists are equal. NaN where either run lists nothing or a value
-        that is not finite.
+        float64, nats, one a position. Exactly 0 where both lists are equal. NaN where either run lists
+        nothing or a value that is not finite.
     """
-    total = np.zeros(len(ids))
-    for start in range(0, len(ids), CHUNK):
-        part = slice(start, start + CHUNK)
-        total[part] = _chunk(ids[part], logprobs[part], other_ids[part], other_logprobs[part])
+    left, right = rows if rows is not None else (np.arange(len(ids)), np.arange(len(other_ids)))
+    total = np.zeros(len(left))
+    for start in range(0, len(left), CHUNK):
+        i, j = left[start : start + CHUNK], right[start : start + CHUNK]
+        total[start : start + CHUNK] = _chunk(ids[i], logprobs[i], other_ids[j], other_logprobs[j])
     return total
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy import special
 
-Distances = npt.NDArray[np.float64]
+Scores = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,52 +25,34 @@ class OddOneOut:
     Attributes:
         odd: Units in which the subject is the odd one out.
         decided: Units in which exactly one run is the odd one out.
-        runs: Runs compared, the subject included.
         p: Probability of at least `odd` of `decided` by chance, for a subject that is as right as the others.
     """
 
     odd: int
     decided: int
-    runs: int
     p: float
 
 
-def nearest(distances: Distances) -> Distances:
-    """Distance of each run to the nearest other run.
-
-    The nearest and not the mean: one baseline run that went astray must not make the others look far away.
-
-    Args:
-        distances: float64 [U, R, R], symmetric, of U units and R runs; the subject is the last run.
-
-    Returns:
-        float64 [U, R].
-    """
-    apart = distances.copy()
-    runs = np.arange(apart.shape[1])
-    apart[:, runs, runs] = np.inf
-    return np.asarray(apart.min(axis=2))
-
-
 def _binomial(odd: int, decided: int, runs: int) -> OddOneOut:
-    return OddOneOut(odd, decided, runs, float(stats.binom.sf(odd - 1, decided, 1.0 / runs)))
+    return OddOneOut(odd, decided, float(special.bdtrc(odd - 1, decided, 1.0 / runs)) if odd else 1.0)
 
 
-def shift_test(scores: Distances) -> OddOneOut:
-    """Sign test: counts the units in which the subject is farther from the others than any other run.
+def shift_test(scores: Scores) -> OddOneOut:
+    """Sign test: counts the units in which the subject lies farther from the others than any other run.
 
     Strong against faults that touch many units a little.
 
     Args:
-        scores: float64 [U, R] from `nearest`.
+        scores: float64 [U, R], distance of each run from the others; the subject last. Units with NaN decide
+            nothing.
     """
-    best = scores.max(axis=1, initial=-np.inf)
-    unique = (best > 0) & ((scores == best[:, None]).sum(axis=1) == 1)
-    odd = unique & (scores[:, -1] == best)
-    return _binomial(int(odd.sum()), int(unique.sum()), scores.shape[1])
+    known = scores[~np.isnan(scores).any(axis=1)]
+    best = known.max(axis=1, initial=0.0)
+    alone = (best > 0) & ((known == best[:, None]).sum(axis=1) == 1)
+    return _binomial(int((alone & (known[:, -1] == best)).sum()), int(alone.sum()), scores.shape[1])
 
 
-def tail_test(scores: Distances) -> OddOneOut:
+def tail_test(scores: Scores) -> OddOneOut:
     """The same for the most extreme units only: strong against faults that touch few units a lot.
 
     Takes the k largest scores of all runs together for k = 2, 4, 8, ...; the threshold is thereby blind to
@@ -78,7 +60,7 @@ def tail_test(scores: Distances) -> OddOneOut:
     multiplied by the number of thresholds tried.
 
     Args:
-        scores: float64 [U, R] from `nearest`.
+        scores: float64 [U, R], distance of each run to the nearest other run; the subject last.
     """
     pooled = np.sort(scores.ravel())[::-1]
     pooled = pooled[pooled > 0]
@@ -90,6 +72,6 @@ def tail_test(scores: Distances) -> OddOneOut:
         tests.append(_binomial(int((alone & beyond[:, -1]).sum()), int(alone.sum()), scores.shape[1]))
         k *= 2
     if not tests:
-        return OddOneOut(0, 0, scores.shape[1], 1.0)
+        return OddOneOut(0, 0, 1.0)
     best = min(tests, key=lambda test: (test.p, test.decided))
-    return OddOneOut(best.odd, best.decided, best.runs, min(1.0, best.p * len(tests)))
+    return OddOneOut(best.odd, best.decided, min(1.0, best.p * len(tests)))

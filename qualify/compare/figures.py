@@ -21,15 +21,18 @@ def rounded(value: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """Divergences of one set of positions, in nats.
+    """How far runs are apart over one set of positions.
 
     Attributes:
         positions: How many were compared.
-        differ: How many are not exactly equal.
-        mean: Their mean.
-        p99: Their 99th percentile.
+        differ: At how many the distributions are not exactly equal.
+        mean: Mean Kullback-Leibler divergence, nats.
+        p99: Its 99th percentile.
         largest: The largest.
         same_top: Share of positions at which both runs find the same token most probable.
+        same_rank: Share of positions at which the emitted token has the same rank in both.
+        delta_mean: Mean |difference of the emitted token's log probability|, nats.
+        delta_largest: The largest of these.
     """
 
     positions: int
@@ -38,6 +41,9 @@ class Spread:
     p99: float
     largest: float
     same_top: float
+    same_rank: float
+    delta_mean: float
+    delta_largest: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +51,8 @@ class Evidence:
     """One rule's outcome for one subject.
 
     Attributes:
-        rule: ``exact``, ``shift``, ``tail`` or ``ceiling``.
-        scope: ``run`` or the name of a scenario.
+        rule: ``exact``, ``shift``, ``tail``, ``extreme`` or ``ceiling``.
+        scope: ``run``, the name of a stratum, or ``scenario`` and its name.
         hits: What the rule counted against the subject.
         of: Out of how many.
         p: Probability of that by chance; None where the rule is not a test.
@@ -64,6 +70,24 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Power:
+    """What a run without a finding could have seen.
+
+    Attributes:
+        requests: Requests compared.
+        needed: Fewest requests that a clear fault must hit to be found; None where none is enough.
+        share: Smallest share of faulty requests that would have been found with 95%; None where none would.
+        gentle: Smallest shift of every request's mean that would have been found, nats; 0 where any
+            difference is; None where none would.
+    """
+
+    requests: int
+    needed: int | None
+    share: float | None
+    gentle: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ArmComparison:
     """One arm against the baseline.
 
@@ -72,21 +96,25 @@ class ArmComparison:
         decode: ``free`` or ``forced``.
         requests: Requests compared.
         spread: Divergence from the nearest baseline run.
+        excess: By how much its mean exceeds the floor's, nats.
         evidence: What each rule found, in the order in which they were asked.
         rows: Rows of the decode batch that were hit, sorted.
         rows_recorded: False where rows were estimated from the sending order.
         margin: How many times weaker the difference could have been and still be found; None where nothing
             was found or where the floor is exactly zero and any difference is found.
+        power: What it could have seen; None where something was found.
     """
 
     arm: str
     decode: str
     requests: int
     spread: Spread
+    excess: float
     evidence: tuple[Evidence, ...]
     rows: tuple[int, ...]
     rows_recorded: bool
     margin: float | None
+    power: Power | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,3 +132,16 @@ class Comparison:
     exact: bool
     baseline_runs: int
     arms: tuple[ArmComparison, ...]
+
+
+QUANTISATIONS = (("Q8_0", 0.00024), ("Q5_K_M", 0.0047), ("Q3_K_S", 0.164))
+"""Mean divergence, nats, that quantising one 8B model costs, as llama.cpp's perplexity tool prints it."""
+
+
+def in_known_units(nats: float) -> str:
+    """Places a mean divergence on the scale of llama.cpp's quantisations."""
+    names = [name for name, loss in QUANTISATIONS if loss <= nats]
+    above = [name for name, loss in QUANTISATIONS if loss > nats]
+    if not names:
+        return f"less than {QUANTISATIONS[0][0]} costs"
+    return f"between {names[-1]} and {above[0]}" if above else f"more than {names[-1]} costs"

@@ -12,17 +12,23 @@ from qualify.steps import StepTable
 
 UNKNOWN = -1
 
+Numbers = npt.NDArray[np.int64]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placement:
-    """Where the tokens of one run were computed.
+    """Where the P tokens of one run were computed.
 
     Attributes:
         row: int64 [P], row of the decode batch; `UNKNOWN` for tokens that a prefill computed.
+        step: int64 [P], index of the engine step; `UNKNOWN` where not recorded.
+        context: int64 [P], tokens before the position: the prompt and what was emitted.
         recorded: False where rows were estimated from the order in which requests were sent.
     """
 
-    row: npt.NDArray[np.int64]
+    row: Numbers
+    step: Numbers
+    context: Numbers
     recorded: bool
 
 
@@ -37,10 +43,13 @@ def place(run: RunTable, steps: StepTable | None) -> Placement:
         steps: Steps of the run's server; None where none were recorded.
     """
     row = np.full(len(run.token_ids), UNKNOWN, dtype=np.int64)
-    if steps is None:
+    step, context = row.copy(), row.copy()
+    for head in run.heads:
+        context[head.positions] = head.context_tokens + np.arange(head.length)
+    if steps is None or not len(steps.row):
         for head in run.heads:
             row[head.start + 1 : head.start + head.length] = head.index
-        return Placement(row, recorded=False)
+        return Placement(row, step, context, recorded=False)
     by_id = {head.server_request_id: head for head in run.heads}
     asked = [by_id.get(name) for name in steps.server_request_ids]
     start = np.array([head.start if head else 0 for head in asked], dtype=np.int64)
@@ -48,5 +57,6 @@ def place(run: RunTable, steps: StepTable | None) -> Placement:
     length = np.array([head.length if head else 0 for head in asked], dtype=np.int64)
     token = steps.reached - prompt[steps.request]
     ours = (token >= 1) & (token < length[steps.request])
-    row[start[steps.request[ours]] + token[ours]] = steps.row[ours]
-    return Placement(row, recorded=True)
+    at = start[steps.request[ours]] + token[ours]
+    row[at], step[at] = steps.row[ours], steps.step[ours]
+    return Placement(row, step, context, recorded=True)

@@ -1,0 +1,153 @@
+"""Compares one arm of a run record with the baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from qualify.compare.figures import ArmComparison, Evidence, Spread, rounded
+from qualify.compare.integrity import usable
+from qualify.compare.locate import Damage, locate, margin, power
+from qualify.compare.pairing import Agreement, Aligned, align
+from qualify.compare.rows import Placement, place
+from qualify.compare.rules import RUN, run_limits, weigh, weigh_strata
+from qualify.compare.strata import strata
+from qualify.compare.summary import Summary, summarise
+from qualify.policy import DecisionPolicy
+from qualify.record import RunRecord
+from qualify.runtable import RunTable
+from qualify.transcript import Arm, Decode
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Judged:
+    """One arm beside the baseline.
+
+    Attributes:
+        arm: The arm.
+        aligned: Its run beside the baseline's runs.
+        placement: Rows of its tokens.
+        comparison: Figures.
+        floor: Figures of the baseline's runs among each other.
+        exact: True where the baseline's runs are identical.
+        damage: What was hit, where anything was found.
+    """
+
+    arm: Arm
+    aligned: Aligned
+    placement: Placement
+    comparison: ArmComparison
+    floor: Spread
+    exact: bool
+    damage: Damage
+
+    def scenario(self, name: str) -> Summary:
+        """Summary of one scenario."""
+        return summarise(self.aligned.layout, _scenario_mask(self.aligned, name))
+
+
+def compare_arm(record: RunRecord, policy: DecisionPolicy, arm: Arm) -> Judged | None:
+    """Lays an arm's run beside the baseline's and asks every rule.
+
+    Forced decoding decides where there is any: it alone compares every position.
+
+    Args:
+        record: The run record.
+        policy: Error rate and ceiling.
+        arm: Candidate or control.
+
+    Returns:
+        None where there are not two baseline runs and one of the arm with common complete requests.
+    """
+    for decode in (Decode.FORCED, Decode.FREE):
+        baselines, runs = _runs(record, Arm.BASELINE, decode), _runs(record, arm, decode)
+        names = _common([*baselines, *runs[:1]]) if len(baselines) > 1 and runs else []
+        if names:
+            return _judged(record, policy, arm, align([*baselines, runs[0]], names), runs[0])
+    return None
+
+
+def _judged(record: RunRecord, policy: DecisionPolicy, arm: Arm, aligned: Aligned, run: RunTable) -> Judged:
+    layout, steps = aligned.layout, record.steps.get(arm)
+    placement = place(run, steps)
+    whole, limits = summarise(layout), run_limits(policy)
+    parts = {name: summarise(layout, mask) for name, mask in _masks(aligned, placement, record, arm).items()}
+    evidence = weigh(whole, RUN, limits) + weigh_strata(parts, policy)
+    found = any(item.fired for item in evidence)
+    damage = locate(aligned, placement, RUN) if found else Damage()
+    comparison = ArmComparison(
+        arm=str(arm),
+        decode=str(run.key.decode),
+        requests=len(aligned.heads),
+        spread=_spread(layout.nearest(layout.runs - 1), aligned.subject),
+        excess=rounded(whole.excess),
+        evidence=tuple(sorted(evidence, key=_order)),
+        rows=damage.rows,
+        rows_recorded=placement.recorded,
+        margin=margin(whole, RUN, limits),
+        power=None if found else power(whole, limits),
+    )
+    floor = _spread(layout.floor, aligned.floor)
+    return Judged(arm, aligned, placement, comparison, floor, whole.exact, damage)
+
+
+def _order(item: Evidence) -> tuple[bool, bool]:
+    """What spoke comes first, and the whole run before its parts."""
+    return not item.fired, item.scope != RUN
+
+
+def _masks(
+    aligned: Aligned, placement: Placement, record: RunRecord, arm: Arm
+) -> dict[str, npt.NDArray[np.bool_]]:
+    """Strata of the arm's run and its scenarios, in the positions of the layout."""
+    own = aligned.own
+    masks = {
+        name: (own >= 0) & mask[np.maximum(own, 0)]
+        for name, mask in strata(placement, record.steps.get(arm)).items()
+    }
+    names = sorted({str(name) for name in aligned.layout.scenarios})
+    if len(names) > 1:
+        masks |= {f"scenario {name}": _scenario_mask(aligned, name) for name in names}
+    return {name: mask for name, mask in masks.items() if mask.any()}
+
+
+def _scenario_mask(aligned: Aligned, name: str) -> npt.NDArray[np.bool_]:
+    layout = aligned.layout
+    return np.repeat(layout.scenarios == name, np.diff(layout.starts))
+
+
+def _runs(record: RunRecord, arm: Arm, decode: Decode) -> list[RunTable]:
+    keys = [key for key in record.runs if (key.arm, key.decode) == (arm, decode)]
+    return [record.runs[key] for key in sorted(keys, key=lambda key: key.number)]
+
+
+def _common(runs: Sequence[RunTable]) -> list[str]:
+    """Judged requests that every run answered completely, given the same prompt and forced tokens."""
+    sets = [
+        {
+            (head.request_id, head.prompt_sha256, head.forced_sha256)
+            for head in run.heads
+            if head.judged and usable(head)
+        }
+        for run in runs
+    ]
+    return sorted(name for name, _, _ in set.intersection(*sets)) if sets else []
+
+
+def _spread(values: npt.NDArray[np.float64], agreement: Agreement) -> Spread:
+    known = values[~np.isnan(values)]
+    some = len(known) > 0
+    return Spread(
+        positions=len(known),
+        differ=int((known > 0).sum()),
+        mean=rounded(float(known.mean())) if some else 0.0,
+        p99=rounded(float(np.quantile(known, 0.99))) if some else 0.0,
+        largest=rounded(float(known.max())) if some else 0.0,
+        same_top=rounded(agreement.same_top),
+        same_rank=rounded(agreement.same_rank),
+        delta_mean=rounded(agreement.delta_mean),
+        delta_largest=rounded(agreement.delta_largest),
+    )

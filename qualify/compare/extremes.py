@@ -1,0 +1,136 @@
+"""Does the subject go far beyond everything that the baseline's runs show among each other?
+
+Counting alone cannot use how far beyond a request lies. This rule does, with two explanations that both have
+to fail before it speaks:
+
+- *a long tail*: the floor's tail goes on as a power law (the heaviest kind that extreme-value theory knows;
+  Hill, Ann. Statist. 3, 1975), with its exponent at the upper end of what the floor allows;
+- *a rare jump*: right servers jump that far now and then, and the baseline's runs happened not to, at
+whatever
+  rate makes this most likely (an unconditional test in the sense of Barnard, Biometrika 34, 1947).
+
+Requests are counted, not positions: a jump may last for the rest of its request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+Floats = npt.NDArray[np.float64]
+
+TAIL_SHARE = 0.1
+"""Share of the floor's positions that its tail is taken from, the usual choice for Hill's estimator."""
+
+LEAST_TAIL = 5
+"""Fewer tail positions than this say nothing about the tail."""
+
+CONFIDENCE = 0.99
+"""Upper confidence limit taken for the tail's exponent."""
+
+STEPS_BEYOND = (2.0, 4.0, 8.0, 16.0)
+"""Thresholds tried, in multiples of the largest floor distance."""
+
+JUMPS = np.geomspace(0.02, 50.0, 60)
+"""Rare jumps tried: expected number of them on the subject's side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Upper tail of the floor: beyond `start` u, P(distance > x) = share * (x / u) ** (-1 / exponent).
+
+    Attributes:
+        start: Where it starts, nats.
+        share: Share of positions beyond the start.
+        exponent: Upper confidence limit of its exponent.
+        largest: Largest distance of the floor.
+    """
+
+    start: float
+    share: float
+    exponent: float
+    largest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Beyond:
+    """Outcome of the rule.
+
+    Attributes:
+        hits: Requests of the subject beyond the threshold that decided.
+        threshold: That threshold, in nats.
+        p: The larger of both explanations' probabilities, times the number of thresholds.
+    """
+
+    hits: int
+    threshold: float
+    p: float
+
+
+def fit_tail(floor: Floats) -> Tail | None:
+    """Fits the upper tail of the floor.
+
+    Args:
+        floor: float64 [N], the floor's distances.
+
+    Returns:
+        The tail; None where it has too few positions.
+    """
+    count = min(int(TAIL_SHARE * len(floor)), int((floor > 0).sum()) - 1)
+    if count < LEAST_TAIL:
+        return None
+    top = np.sort(np.partition(floor, len(floor) - count - 1)[-count - 1 :])
+    start, beyond = float(top[0]), top[1:]
+    hill = float(np.log(beyond / start).mean())
+    # 2 k hill / exponent is chi-squared with 2 k degrees of freedom.
+    exponent = 2 * count * hill / float(special.chdtri(2 * count, CONFIDENCE))
+    return Tail(start, count / len(floor), max(exponent, 1e-9), float(top[-1]))
+
+
+def extreme_test(tail: Tail | None, largest: Floats, watched: Floats, floor_watched: Floats) -> Beyond:
+    """Tests the subject's requests against the floor's extrapolated tail.
+
+    Args:
+        tail: Upper tail of the floor; without one nothing is found.
+        largest: float64 [U], the subject's largest distance in each request.
+        watched: float64 [U], positions times runs whose jump would show as the subject's.
+        floor_watched: float64 [U], positions times runs whose jump would show in the floor.
+    """
+    best = Beyond(0, 0.0, 1.0)
+    if tail is None:
+        return best
+    for factor in STEPS_BEYOND:
+        threshold = factor * tail.largest
+        hits = int((largest > threshold).sum())
+        if not hits:
+            break
+        expected = float(watched.sum()) * tail.share * float((threshold / tail.start) ** (-1 / tail.exponent))
+        long_tail = float(special.pdtrc(hits - 1, expected))
+        jump = rare_jump(hits, watched, floor_watched)
+        p = min(1.0, max(long_tail, jump) * len(STEPS_BEYOND))
+        if p < best.p:
+            best = Beyond(hits, threshold, p)
+    return best
+
+
+def rare_jump(hits: int, watched: Floats, floor_watched: Floats) -> float:
+    """Largest probability, over all rates, that the floor shows no jump and the subject at least `hits`.
+
+    A request counts once, however many jumps it has. The number of requests with a jump is a sum of
+    independent events with different chances; beyond its mean plus one, equal chances of the same mean give
+    the largest upper tail (Hoeffding, Ann. Math. Statist. 27, 1956). Below it, 1 is taken.
+
+    Args:
+        hits: Requests of the subject with a jump.
+        watched: float64 [U], exposure of each request on the subject's side.
+        floor_watched: float64 [U], on the floor's side.
+    """
+    rates = JUMPS / float(watched.sum())
+    silent = np.exp(-rates * float(floor_watched.sum()))
+    chance = (1 - np.exp(-rates[:, None] * watched[None, :])).mean(axis=1)
+    tail = special.bdtrc(hits - 1, len(watched), chance)
+    bound = np.where(hits >= chance * len(watched) + 1, tail, 1.0)
+    return float((silent * bound).max())

@@ -1,0 +1,159 @@
+"""Boils a layout down to a few figures a request, which is all that the rules look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from qualify.compare.divergence import Distances
+from qualify.compare.extremes import Tail, fit_tail
+from qualify.compare.pairing import Layout, Pair
+
+Mask = npt.NDArray[np.bool_]
+Change = Callable[[Distances], Distances]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Summary:
+    """U requests, R runs, the subject last.
+
+    Attributes:
+        pairs: Which two runs each column of `means` compares.
+        means: float64 [U, R (R - 1) / 2], mean distance of each pair of runs over the positions that it
+            shares; NaN where it shares none.
+        peak: float64 [U, R], largest distance of each run to the nearest other run.
+        total: float64 [U, R], sum of these distances, divided by the tokens asked for.
+        beyond: float64 [U], the subject's largest distance to the nearest baseline run.
+        watched: float64 [U], positions times runs at which a run's jump would count against the subject.
+        floor_watched: float64 [U], the same for the floor.
+        tail: Upper tail of the floor; None where it is too short.
+        floor_largest: Largest distance between two runs of the baseline.
+        floor_positions: Positions at which two runs of the baseline were compared.
+    """
+
+    pairs: tuple[Pair, ...]
+    means: Distances
+    peak: Distances
+    total: Distances
+    beyond: Distances
+    watched: Distances
+    floor_watched: Distances
+    tail: Tail | None
+    floor_largest: float
+    floor_positions: int
+
+    @property
+    def requests(self) -> int:
+        """U."""
+        return len(self.beyond)
+
+    @property
+    def exact(self) -> bool:
+        """True where the baseline's runs are identical wherever they were compared."""
+        return self.floor_positions > 0 and self.floor_largest == 0.0
+
+    @property
+    def runs(self) -> int:
+        """R."""
+        return int(self.peak.shape[1])
+
+    @property
+    def apart(self) -> Distances:
+        """float64 [U, R], mean distance of each run from the others; NaN where a pair shares no position."""
+        columns = [[n for n, pair in enumerate(self.pairs) if run in pair] for run in range(self.runs)]
+        return np.stack([self.means[:, group].mean(axis=1) for group in columns], axis=1)
+
+    @property
+    def excess(self) -> float:
+        """By how much the subject is farther from the baseline's runs than these from each other, nats."""
+        known = self.means[~np.isnan(self.means).any(axis=1)]
+        floor = [column for column in range(len(self.pairs)) if column not in self._mine]
+        return float(known[:, self._mine].mean() - known[:, floor].mean()) if len(known) else 0.0
+
+    def weaker(self, factor: float) -> Summary:
+        """The same with the subject `factor` times nearer to the baseline."""
+        return self._changed(lambda values: values / factor)
+
+    def shifted(self, nats: float) -> Summary:
+        """The same with every request's mean distance from the baseline larger by `nats`."""
+        means = self.means.copy()
+        means[:, self._mine] += nats
+        return replace(self, means=means)
+
+    def struck(self, requests: int, nats: float) -> Summary:
+        """The same with one position in each of the first so many requests `nats` away from the baseline."""
+        hit = np.arange(self.requests) < requests
+        beyond = np.where(hit, nats, self.beyond)
+        peak = self.peak.copy()
+        peak[:, -1] = np.where(hit, nats, peak[:, -1])
+        return replace(self, beyond=beyond, peak=peak)
+
+    @property
+    def _mine(self) -> list[int]:
+        return [column for column, pair in enumerate(self.pairs) if self.runs - 1 in pair]
+
+    def _changed(self, change: Change) -> Summary:
+        means, peak, total = self.means.copy(), self.peak.copy(), self.total.copy()
+        means[:, self._mine] = change(means[:, self._mine])
+        for values in (peak, total):
+            values[:, -1] = change(values[:, -1])
+        return replace(self, means=means, peak=peak, total=total, beyond=change(self.beyond))
+
+
+def summarise(layout: Layout, mask: Mask | None = None) -> Summary:
+    """Summarises the requests of a layout.
+
+    Args:
+        layout: The runs laid beside each other.
+        mask: bool [P], positions to look at; all where left out. Requests without any are left out.
+    """
+    distances = layout.distances if mask is None else np.where(mask[:, None], layout.distances, np.nan)
+    view = replace(layout, distances=distances)
+    known = ~np.isnan(distances)
+    kept = _per_request(np.asarray(known.any(axis=1)), layout, np.add) > 0
+    nearest = np.stack([view.nearest(run) for run in range(layout.runs)], axis=1)
+    near_zero = np.nan_to_num(nearest)
+    comparable = known[:, layout.columns(layout.runs - 1)].sum(axis=1)
+    # With one baseline run left to compare with, that run's jump looks like the subject's.
+    watched = np.where(comparable == 0, 0.0, np.where(comparable == 1, 2.0, 1.0))
+    floor_runs = np.stack(
+        [
+            known[:, [column for column in layout.floor_columns if run in layout.pairs[column]]].any(axis=1)
+            for run in range(layout.runs - 1)
+        ],
+        axis=1,
+    )
+    floor = distances[:, layout.floor_columns]
+    floor = floor[~np.isnan(floor)]
+    total = _per_request(near_zero, layout, np.add) / np.maximum(layout.asked, 1)[:, None]
+    return Summary(
+        pairs=layout.pairs,
+        means=_means(layout, distances, known)[kept],
+        peak=_per_request(near_zero, layout, np.maximum)[kept],
+        total=total[kept],
+        beyond=_per_request(near_zero[:, -1], layout, np.maximum)[kept],
+        watched=_per_request(watched, layout, np.add)[kept],
+        floor_watched=_per_request(floor_runs.sum(axis=1).astype(np.float64), layout, np.add)[kept],
+        tail=fit_tail(floor),
+        floor_largest=float(floor.max()) if len(floor) else 0.0,
+        floor_positions=len(floor),
+    )
+
+
+def _means(layout: Layout, distances: Distances, known: Mask) -> Distances:
+    count = _per_request(known, layout, np.add)
+    total = _per_request(np.nan_to_num(distances), layout, np.add)
+    mean = np.full(total.shape, np.nan)
+    np.divide(total, count, out=mean, where=count > 0)
+    return mean
+
+
+def _per_request(values: npt.NDArray[Any], layout: Layout, how: np.ufunc) -> npt.NDArray[np.float64]:
+    """Reduces positions to requests, each of which has at least one: [P, ...] to float64 [U, ...]."""
+    if not len(layout.starts) - 1:
+        return np.zeros((0, *values.shape[1:]))
+    return np.asarray(how.reduceat(values.astype(np.float64, copy=False), layout.starts[:-1], axis=0))
