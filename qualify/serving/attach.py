@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from qualify.errors import UsageError
@@ -80,8 +81,12 @@ class AttachedServer:
         """Always None: its processes cannot be seen from here."""
         return None
 
-    def log_tail(self, lines: int = LOG_TAIL_LINES) -> tuple[str, ...]:
+    def log_lines(self) -> Iterable[str]:
         """Always empty: its log cannot be seen from here."""
+        return ()
+
+    def log_tail(self, lines: int = LOG_TAIL_LINES) -> tuple[str, ...]:
+        """Always empty."""
         return ()
 
     def last_line(self) -> str:

@@ -1,24 +1,23 @@
 """What the end of a server means: its own doing, a signal from outside, or the machine's.
 
 The main process's exit code is the server's own word only where the main process is what failed. vLLM runs
-the engine in a child; when that dies, the main process logs that it died, but not of what, and exits in an
-orderly way. What tells the two apart is what the dying process itself left in the log: a Python process
-that dies by a fault of its own prints a traceback, or (with ``PYTHONFAULTHANDLER``) ``Fatal Python error``;
-one that is killed from outside prints nothing, or that it received a signal.
+the engine and its workers in children; when one dies, the others say so at length, but not of what, and the
+main process exits in an orderly way. What tells the two apart is what the dying process itself left in the
+log: a Python process that dies by a fault of its own prints a traceback, or (with ``PYTHONFAULTHANDLER``)
+``Fatal Python error``; one that is killed from outside prints nothing, or that it received a signal. Whatever
+stands in the log after the others have noticed is consequence and says nothing of the cause.
 """
 
 from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from qualify.record import ArmState
 from qualify.serving.launcher import Exit
-
-# Log lines that are searched: a stack dump of some hundred threads fits.
-SEARCHED_LINES = 4000
 
 _OWN_SIGNALS = frozenset(
     {
@@ -33,21 +32,26 @@ _OWN_SIGNALS = frozenset(
 )
 _OWN_FAILURE = re.compile(
     r"Fatal Python error: "
+    r"|Segfault encountered"  # TVM's handler, which takes SIGSEGV from Python's
     r"|illegal memory access"
     r"|device-side assert"
     r"|CUDA error: "
     r"|terminate called "
     r"|Assertion .* failed"
-    r"|Segmentation fault"
     r"|EngineCore (failed to start|encountered a fatal error)"
     r"|WorkerProc (failed to start|hit an exception)"
     r"|^Process (EngineCore|\S*Worker\S*):"
 )
+_TOLD_TO_STOP = re.compile(r"EngineCore: trigger received signal|API server: shutdown triggered")
+_NOTICED = re.compile(r"died unexpectedly|exited unexpectedly|Parent process exited|EngineDeadError")
 _MACHINE = (
     (re.compile(r"[Aa]ddress already in use"), "its port was taken by another program"),
     (re.compile(r"No space left on device"), "the disk is full"),
     (re.compile(r"[Cc]annot allocate memory|can't allocate memory"), "the machine is out of memory"),
-    (re.compile(r"can't start new thread|Resource temporarily unavailable"), "the process limit is reached"),
+    (
+        re.compile(r"can't start new thread|(fork|pthread_create).*Resource temporarily unavailable"),
+        "the limit of processes is reached",
+    ),
     (re.compile(r"No CUDA GPUs are available|Failed to infer device type"), "there is no usable GPU"),
     (re.compile(r"CUDA driver version is insufficient"), "the GPU's driver is too old"),
 )
@@ -55,6 +59,7 @@ _MISSING_MODULE = re.compile(r"No module named '?([\w.]+)'?\)?$")
 _RAISED = re.compile(r"(?:^|\s)((?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Exit|Interrupt))(?::|$)")
 _FAILED_CHILD = re.compile(r"Failed core proc\(s\): \{[^}]*: -(\d+)")
 _REFUSED_ARGUMENTS = re.compile(r"error: (unrecognized arguments|argument |the following arguments)")
+_LAST_LINES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,30 +75,92 @@ class Ending:
     detail: str
 
 
-def classify(seen: Exit, log: Sequence[str], *, ready: bool) -> Ending:
+@dataclass(slots=True)
+class _Words:
+    """What a log says.
+
+    Attributes:
+        own: The first line in which a process says that it failed by itself.
+        told: The line that says that it was told to stop, before any such failure.
+        machine: What the machine lacked, with the line that says so.
+        failed_child: Signal that ended the engine while it started, as the main process saw it.
+        last: The last lines.
+    """
+
+    own: str
+    told: str
+    machine: str
+    failed_child: int | None
+    last: tuple[str, ...]
+
+
+def classify(seen: Exit, log: Iterable[str], *, ready: bool) -> Ending:
     """Says what the end of a server means.
 
     Args:
         seen: What was seen of its end, before the harness sent it any signal.
-        log: Its last log lines.
+        log: Its whole log, line by line.
         ready: True where it had been ready before.
 
     Returns:
         ``DIED`` or ``START_FAILED`` for its own doing, ``KILLED``, or ``MACHINERY``.
     """
+    words = _read(log)
     how = _how(seen)
-    if seen.out_of_memory and not _own_words(log):
-        return Ending(ArmState.MACHINERY, f"{how}; the kernel killed a process for lack of memory meanwhile")
-    machine = _machine_trouble(log, ready=ready)
-    if machine:
-        return Ending(ArmState.MACHINERY, f"{how}: {machine}")
     own = ArmState.DIED if ready else ArmState.START_FAILED
-    words = _own_words(log)
-    if words:
-        return Ending(own, f"{how}: {words}")
-    if _killed(seen, log):
+    if words.machine:
+        return Ending(ArmState.MACHINERY, f"{how}: {words.machine}")
+    if words.own:
+        return Ending(own, f"{how}: {words.own}")
+    if seen.out_of_memory:
+        return Ending(ArmState.MACHINERY, f"{how}; the kernel killed a process for lack of memory meanwhile")
+    if words.failed_child in _OWN_SIGNALS:
+        return Ending(own, f"{how}: its engine was ended by {_signal_name(words.failed_child or 0)}")
+    if words.told:
+        return Ending(ArmState.KILLED, f"{how}: {words.told}")
+    if _killed(seen, words):
         return Ending(ArmState.KILLED, f"{how}, without a failure of its own in the log")
-    return Ending(own, f"{how}{_last_raised(log)}")
+    missing = None if ready else _MISSING_MODULE.search(next(iter(words.last[-1:]), ""))
+    if missing:
+        # vLLM mentions optional modules that are missing; only the last line is what ended the process
+        advice = "make the serving environment again (`make install-serving`)"
+        return Ending(ArmState.MACHINERY, f"{how}: it lacks the module {missing[1]}; {advice}")
+    return Ending(own, f"{how}{_last_raised(words.last)}")
+
+
+def told_to_stop(log: Iterable[str]) -> str:
+    """The line in which a server says that somebody told it to stop; empty where nobody did.
+
+    Args:
+        log: Its whole log, before the harness sent it any signal.
+    """
+    return _read(log).told
+
+
+def _read(log: Iterable[str]) -> _Words:
+    words = _Words("", "", "", None, ())
+    last: deque[str] = deque(maxlen=_LAST_LINES)
+    noticed = False
+    for line in log:
+        last.append(line)
+        if not words.machine:
+            words.machine = _machine_trouble(line)
+        if child := _FAILED_CHILD.search(line):
+            words.failed_child = int(child[1])
+        if noticed or words.own:
+            continue
+        if _OWN_FAILURE.search(line):
+            words.own = line.strip()
+        elif _TOLD_TO_STOP.search(line):
+            noticed, words.told = True, line.strip()
+        else:
+            noticed = bool(_NOTICED.search(line))
+    words.last = tuple(last)
+    return words
+
+
+def _machine_trouble(line: str) -> str:
+    return next((f"{why} ({line.strip()})" for pattern, why in _MACHINE if pattern.search(line)), "")
 
 
 def _how(seen: Exit) -> str:
@@ -113,40 +180,14 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _own_words(log: Iterable[str]) -> str:
-    """The first line in which a process says that it failed by itself; empty where there is none."""
-    lines = list(log)
-    for line in lines:
-        child = _FAILED_CHILD.search(line)
-        if child and int(child[1]) in _OWN_SIGNALS:
-            return f"its engine was ended by {_signal_name(int(child[1]))}"
-    return next((line.strip() for line in lines if _OWN_FAILURE.search(line)), "")
-
-
-def _machine_trouble(log: Sequence[str], *, ready: bool) -> str:
-    for pattern, meaning in _MACHINE:
-        line = next((line.strip() for line in log if pattern.search(line)), "")
-        if line:
-            return f"{meaning} ({line})"
-    # vLLM mentions optional modules that are missing; only what ended the process counts
-    missing = None if ready else _MISSING_MODULE.search(log[-1]) if log else None
-    if missing:
-        return f"its environment lacks the module {missing[1]}; make it again (`make install-serving`)"
-    return ""
-
-
-def _killed(seen: Exit, log: Sequence[str]) -> bool:
-    if seen.lost_child:
-        return True
-    if seen.returncode is None:
-        return False
-    if any(_FAILED_CHILD.search(line) for line in log):
+def _killed(seen: Exit, words: _Words) -> bool:
+    if seen.lost_child or words.failed_child:
         return True
     # exit 0 is what an orderly server does on SIGTERM, and nobody but the harness should have sent that
-    return seen.returncode == 0 or (seen.returncode < 0 and -seen.returncode not in _OWN_SIGNALS)
+    return seen.returncode == 0 or -(seen.returncode or 0) in set(signal.Signals) - _OWN_SIGNALS
 
 
-def _last_raised(log: Sequence[str]) -> str:
+def _last_raised(log: tuple[str, ...]) -> str:
     for line in reversed(log):
         if _REFUSED_ARGUMENTS.search(line):
             return f", refusing its arguments: {line.strip()}"

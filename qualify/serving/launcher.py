@@ -6,6 +6,7 @@ same two protocols, and nothing else in the harness needs to know.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,13 +22,11 @@ class Exit:
             where it cannot be known.
         lost_child: Name of a worker process that vanished while the main process was still running.
         out_of_memory: True where the machine's out-of-memory killer struck while the server ran.
-        attached: True for a server that the harness did not start.
     """
 
     returncode: int | None
     lost_child: str | None = None
     out_of_memory: bool = False
-    attached: bool = False
 
 
 class Server(Protocol):
@@ -39,6 +38,9 @@ class Server(Protocol):
 
     def ended(self) -> Exit | None:
         """What was seen of its end; None while all of it runs. Cheap: called several times a second."""
+
+    def log_lines(self) -> Iterable[str]:
+        """All lines of its log, one by one; empty where there is none."""
 
     def log_tail(self, lines: int = LOG_TAIL_LINES) -> tuple[str, ...]:
         """The last lines of its log; empty where there is none."""

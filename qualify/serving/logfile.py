@@ -1,7 +1,8 @@
-"""The end of a server's log, fit to be shown."""
+"""A server's log, fit to be searched and shown."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 # A line of vLLM's log is below 300 bytes as a rule; one line may be much longer.
@@ -29,6 +30,20 @@ def log_tail(path: Path, lines: int) -> tuple[str, ...]:
         return ()
     kept = [clean for line in text.splitlines() if (clean := _printable(line).rstrip())]
     return tuple(kept[-lines:])
+
+
+def log_lines(path: Path) -> Iterator[str]:
+    """All lines of a log, from the first.
+
+    Args:
+        path: The log.
+
+    Yields:
+        Lines as `log_tail` gives them; none where there is no log.
+    """
+    if path.exists():
+        with path.open(encoding="utf-8", errors="replace") as log:
+            yield from (clean for line in log if (clean := _printable(line).rstrip()))
 
 
 def _printable(line: str) -> str:

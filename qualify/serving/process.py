@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import psutil
@@ -155,6 +155,10 @@ class ProcessServer:
     def peak_rss_bytes(self) -> int | None:
         """Largest sum of the resident memory of its processes; pages that they share count in each."""
         return self._peak_rss
+
+    def log_lines(self) -> Iterable[str]:
+        """All lines of its output."""
+        return logfile.log_lines(self._log)
 
     def log_tail(self, lines: int = LOG_TAIL_LINES) -> tuple[str, ...]:
         """The last lines of its output."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from qualify.errors import MachineryError
 from qualify.record import ArmRecord, ArmState
-from qualify.serving.endings import SEARCHED_LINES, Ending, classify
+from qualify.serving.endings import Ending, classify, told_to_stop
 from qualify.serving.launcher import Exit, Launcher, Server
 from qualify.serving.readiness import Readiness, WaitProgress, healthy, serves, wait_until_ready
 from qualify.transcript import Arm
@@ -138,6 +138,8 @@ async def _used(server: Server, use: Use) -> Ending:
     seen = await _end_within(server, 0 if trouble is None else _GONE_WITHIN_S)
     if seen:
         return await _settled(server, seen, ready=True)
+    if told := told_to_stop(server.log_lines()):
+        return Ending(ArmState.KILLED, f"the server was told to stop: {told}")
     return Ending(ArmState.HUNG, trouble) if trouble else Ending(ArmState.SERVED, "")
 
 
@@ -156,4 +158,4 @@ async def _end_within(server: Server, seconds: float) -> Exit | None:
 
 async def _settled(server: Server, seen: Exit, *, ready: bool) -> Ending:
     await asyncio.sleep(_SETTLE_S)
-    return classify(server.ended() or seen, server.log_tail(SEARCHED_LINES), ready=ready)
+    return classify(server.ended() or seen, server.log_lines(), ready=ready)

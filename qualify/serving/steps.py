@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from itertools import pairwise
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from qualify.errors import EvidenceError
-from qualify.record import Step, StepRow
+from qualify.steps import NO_REPLAY, Step, StepRow
 
 # vLLM makes "cmpl-<X-Request-Id>-<prompt's index>-<eight random characters>" of the id that it is given.
 _INTERNAL_ID = re.compile(r"^cmpl-(?P<id>.+)-0(-[0-9a-f]{8})?$")
@@ -26,7 +26,11 @@ class _Line(msgspec.Struct):
     step: int
     kind: str
     replay: str
+    rows_replayed: int
     rows: list[_Row]
+
+
+_decode = msgspec.json.Decoder(_Line).decode
 
 
 def server_request_id(internal_id: str) -> str:
@@ -42,37 +46,40 @@ def server_request_id(internal_id: str) -> str:
     return match["id"] if match else internal_id
 
 
-def read_steps(path: Path) -> tuple[Step, ...]:
-    """Reads a step log.
+def read_steps(path: Path) -> Iterator[Step]:
+    """Reads a step log, one step at a time.
 
     Args:
         path: One JSON line for each engine step.
 
-    Returns:
-        The steps in order. A last line that was cut, as a killed server leaves it, is left out. Empty where
+    Yields:
+        The steps in order. A last line that was cut, as a killed server leaves it, is left out. Nothing where
         there is no file: the server recorded nothing.
 
     Raises:
         EvidenceError: A line is not a step, or steps are missing in between.
     """
     if not path.exists():
-        return ()
-    lines = path.read_bytes().split(b"\n")
-    # what stands after the last newline is empty, or was being written when the server ended
-    steps = [_decoded(line, path, number) for number, line in enumerate(lines[:-1], start=1)]
-    for number, (before, after) in enumerate(pairwise(steps), start=2):
-        if after.step != before.step + 1:
-            raise EvidenceError(
-                f"step {after.step} follows step {before.step}",
-                where=f"{path}:{number}",
-                advice="The step log is damaged, or two servers wrote it; run again.",
-            )
-    return tuple(_step(line) for line in steps)
+        return
+    expected: int | None = None
+    with path.open("rb") as log:
+        for number, text in enumerate(log, start=1):
+            if not text.endswith(b"\n"):
+                return  # it was being written when the server ended
+            line = _decoded(text, path, number)
+            if expected is not None and line.step != expected:
+                raise EvidenceError(
+                    f"step {line.step} follows step {expected - 1}",
+                    where=f"{path}:{number}",
+                    advice="The step log is damaged, or two servers wrote it; run again.",
+                )
+            expected = line.step + 1
+            yield _step(line)
 
 
-def _decoded(line: bytes, path: Path, number: int) -> _Line:
+def _decoded(text: bytes, path: Path, number: int) -> _Line:
     try:
-        return msgspec.json.decode(line, type=_Line)
+        return _decode(text)
     except msgspec.DecodeError as error:
         raise EvidenceError(
             f"not an engine step ({error})",
@@ -91,4 +98,6 @@ def _step(line: _Line) -> Step:
         )
         for row in sorted(line.rows, key=lambda row: row.row)
     )
-    return Step(kind=line.kind, rows=tuple(rows), replay=line.replay)
+    # the recorder names the arm's way of replaying in every step, also where it replayed no row
+    replay = line.replay if line.rows_replayed else NO_REPLAY
+    return Step(kind=line.kind, rows=tuple(rows), replay=replay)

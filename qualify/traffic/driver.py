@@ -24,7 +24,8 @@ from qualify.transcript import Decode, RequestFailure, RunKey, Transcript, encod
 
 _WATCH_EVERY_S = 0.25
 _HEALTH_WITHIN_S = 5.0
-_CONNECTION_LOST = frozenset({"refused", "disconnected"})
+# Failures after which the server may be gone. An engine that is told to stop ends its answers early.
+_SUSPECT = frozenset({"refused", "disconnected", "incomplete"})
 
 
 class DriveEnd(StrEnum):
@@ -302,7 +303,7 @@ class _Drive:
         self._done += 1
         if failure:
             self._failed += 1
-            self._suspect |= failure.kind in _CONNECTION_LOST or (failure.status or 0) >= 500
+            self._suspect |= failure.kind in _SUSPECT or (failure.status or 0) >= 500
 
     def _now(self) -> float:
         return time.monotonic() - self._began

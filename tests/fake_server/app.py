@@ -162,6 +162,8 @@ class Handlers:
         return {"id": f"cmpl-{request.request_id}", "object": "text_completion", "choices": [choice]}
 
     def _finish_reason(self, request: Request) -> str:
+        if self.misbehaviour is Misbehaviour.TOLD_TO_STOP:
+            return "abort"
         return "length" if len(request.tokens) == request.max_tokens else "stop"
 
     def _top(self, token: Token, count: int) -> dict[str, float | None]:

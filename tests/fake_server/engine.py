@@ -106,6 +106,12 @@ class Engine:
                 self.worker.kill()
             case Misbehaviour.ENGINE_ABORTS:
                 self.worker.send_signal(signal.SIGUSR1)
+            case Misbehaviour.TOLD_TO_STOP:
+                print("[shutdown] EngineCore: trigger received signal=SIGTERM", flush=True)
+                for request in self.running:
+                    request.out.put_nowait(None)
+                self.running.clear()
+                return True
             case Misbehaviour.HANG:
                 return True
         return False

@@ -39,6 +39,7 @@ class Misbehaviour(StrEnum):
     EXIT_UNDER_LOAD = "exit-under-load"  # exit code 0, no word
     ENGINE_DIES = "engine-dies"  # its worker process is killed
     ENGINE_ABORTS = "engine-aborts"  # its worker process aborts by itself
+    TOLD_TO_STOP = "told-to-stop"  # answers end early, as when vLLM's engine gets SIGTERM, and it lingers
     HANG = "hang"
     # at the end
     IGNORE_SIGTERM = "ignore-sigterm"

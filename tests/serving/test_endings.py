@@ -5,12 +5,20 @@ import signal
 import pytest
 
 from qualify.record import ArmState
-from qualify.serving.endings import classify
+from qualify.serving.endings import classify, told_to_stop
 from qualify.serving.launcher import Exit
 
 QUIET = ("INFO: loading", "INFO: ready")
 ABORTED = (*QUIET, "Fatal Python error: Aborted", "", 'Thread 0x01: File "x.py"')
 TRACEBACK = (*QUIET, "Traceback (most recent call last):", '  File "x"', "ValueError: no kernel for this")
+TOLD = (*QUIET, "INFO [shutdown] EngineCore: trigger received signal=SIGTERM")
+NOTICED = (
+    *QUIET,
+    "ERROR Worker proc VllmWorker-0 died unexpectedly (exit code: -9), shutting down executor.",
+    "ERROR EngineCore encountered a fatal error.",
+    "Process EngineCore:",
+    "INFO [shutdown] API server: shutdown triggered",
+)
 
 
 @pytest.mark.parametrize("ready", [True, False])
@@ -31,6 +39,9 @@ TRACEBACK = (*QUIET, "Traceback (most recent call last):", '  File "x"', "ValueE
         (Exit(returncode=0, lost_child="engine"), ("EngineCore encountered a fatal error.",)),
         (Exit(returncode=1), ("RuntimeError: Failed core proc(s): {'EngineCore': -11}",)),
         (Exit(returncode=-signal.SIGABRT, out_of_memory=True), ABORTED),
+        (Exit(returncode=None, lost_child="engine"), ("!!!!!!! Segfault encountered !!!!!!!", *NOTICED)),
+        (Exit(returncode=None, lost_child="engine"), (*ABORTED, *NOTICED, *TOLD)),
+        (Exit(returncode=0, lost_child="engine"), ("Process EngineCore:", *TRACEBACK, *NOTICED)),
     ],
 )
 def test_its_own_doing(seen: Exit, log: tuple[str, ...], ready: bool) -> None:
@@ -47,6 +58,11 @@ def test_its_own_doing(seen: Exit, log: tuple[str, ...], ready: bool) -> None:
         (Exit(returncode=None, lost_child="engine"), QUIET),
         (Exit(returncode=0, lost_child="engine"), ("EngineDeadError: EngineCore encountered an issue.",)),
         (Exit(returncode=1), ("RuntimeError: Failed core proc(s): {'EngineCore': -9}",)),
+        (Exit(returncode=0), TOLD),
+        (Exit(returncode=1), TOLD),
+        (Exit(returncode=0, lost_child="engine"), (*TOLD, *ABORTED)),
+        # a killed worker: what the engine says after it has noticed is consequence
+        (Exit(returncode=None, lost_child="worker"), NOTICED),
     ],
 )
 def test_killed_from_outside(seen: Exit, log: tuple[str, ...], ready: bool) -> None:
@@ -70,6 +86,12 @@ def test_the_machines_trouble(seen: Exit, line: str, word: str) -> None:
     ending = classify(seen, (*QUIET, line), ready=False)
     assert ending.state is ArmState.MACHINERY
     assert word in ending.detail
+
+
+def test_told_to_stop() -> None:
+    assert "SIGTERM" in told_to_stop(TOLD)
+    assert told_to_stop(QUIET) == ""
+    assert told_to_stop((*ABORTED, *TOLD)) == ""
 
 
 def test_missing_optional_modules_are_not_the_machines_trouble() -> None:

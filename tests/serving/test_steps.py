@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from qualify.errors import EvidenceError
-from qualify.record import Step, StepRow
 from qualify.serving.steps import read_steps, server_request_id
+from qualify.steps import Step, StepRow
 
 
 def line(step: int, *rows: tuple[str, int, int, int]) -> str:
@@ -31,7 +31,7 @@ def write(path: Path, *lines: str, end: str = "\n") -> Path:
 
 def test_rows_come_in_row_order_with_the_ids_that_were_sent(tmp_path: Path) -> None:
     path = write(tmp_path / "s", line(0, ("cmpl-b-0-0123abcd", 1, 1, 9), ("cmpl-a-0-0123abcd", 0, 1, 7)))
-    assert read_steps(path) == (
+    assert list(read_steps(path)) == [
         Step(
             kind="decode",
             rows=(
@@ -40,7 +40,12 @@ def test_rows_come_in_row_order_with_the_ids_that_were_sent(tmp_path: Path) -> N
             ),
             replay="emulated replay",
         ),
-    )
+    ]
+
+
+def test_step_in_which_no_row_was_replayed_was_not_replayed(tmp_path: Path) -> None:
+    (step,) = read_steps(write(tmp_path / "s", line(0)))
+    assert step.replay == "none"
 
 
 @pytest.mark.parametrize(
@@ -57,19 +62,19 @@ def test_internal_ids_are_traced_back(internal: str, sent: str) -> None:
 
 
 def test_no_file_means_nothing_recorded(tmp_path: Path) -> None:
-    assert read_steps(tmp_path / "none") == ()
+    assert list(read_steps(tmp_path / "none")) == []
 
 
 @pytest.mark.parametrize("cut", [1, 20, 60])
 def test_last_line_of_a_killed_server_may_be_cut(tmp_path: Path, cut: int) -> None:
     path = write(tmp_path / "s", line(0), line(1)[:cut], end="")
-    assert len(read_steps(path)) == 1
+    assert len(list(read_steps(path))) == 1
 
 
 def test_garbage_before_the_end_is_refused_with_its_line(tmp_path: Path) -> None:
     path = write(tmp_path / "s", line(0), line(1)[:20], line(2))
     with pytest.raises(EvidenceError, match="not an engine step") as caught:
-        read_steps(path)
+        list(read_steps(path))
     assert caught.value.where == f"{path}:2"
 
 
@@ -77,4 +82,4 @@ def test_garbage_before_the_end_is_refused_with_its_line(tmp_path: Path) -> None
 def test_missing_or_repeated_steps_are_refused(tmp_path: Path, second: int) -> None:
     path = write(tmp_path / "s", line(0), line(second))
     with pytest.raises(EvidenceError, match=f"step {second} follows step 0"):
-        read_steps(path)
+        list(read_steps(path))
