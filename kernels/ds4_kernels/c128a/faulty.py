@@ -39,18 +39,26 @@ class MetadataFault(enum.Enum):
 _BrokenBuild = Callable[[Builder, Batch, Buffers, Dcp, ViewDesign], Result]
 
 
-def with_fault(builder: Builder, fault: MetadataFault) -> Builder:
+def width_of_batch(batch: Batch) -> int:
+    """Give the width that a step asks for; what packed rows have where nothing else is known."""
+    return batch.width
+
+
+def with_fault(
+    builder: Builder, fault: MetadataFault, packed_width: Callable[[Batch], int] = width_of_batch
+) -> Builder:
     """Put one fault into a builder; the builder itself does the work and stays as it is.
 
     Args:
         builder: a right builder.
         fault: what to break.
+        packed_width: gives the width of packed rows, in entries, for callers that always ask for whole rows.
 
     Returns:
         A builder with the fault. It keeps state across steps where the fault has a history (stale rows, every
         8th step), so use one per server or test.
     """
-    broken = _broken_build(fault)
+    broken = _broken_build(fault, packed_width)
 
     def build(
         batch: Batch, buffers: Buffers, dcp: Dcp = NO_DCP, design: ViewDesign = ViewDesign.WHOLE_ROW, /
@@ -81,14 +89,14 @@ def packed_buffers(batch: Batch, buffers: Buffers) -> Buffers:
     )
 
 
-def _broken_build(fault: MetadataFault) -> _BrokenBuild:
+def _broken_build(fault: MetadataFault, packed_width: Callable[[Batch], int]) -> _BrokenBuild:
     match fault:
         case MetadataFault.PACKED_STRIDE:
-            return _packed_stride
+            return _PackedStride(packed_width)
         case MetadataFault.PACKED_STRIDE_LAST_ROW:
-            return _PackedRows(lambda _, rows: slice(rows - 1, rows))
+            return _PackedRows(packed_width, lambda _, rows: slice(rows - 1, rows))
         case MetadataFault.PACKED_STRIDE_EVERY_8TH_STEP:
-            return _PackedRows(lambda step, rows: slice(0, 0 if step % PERIOD else rows))
+            return _PackedRows(packed_width, lambda step, rows: slice(0, 0 if step % PERIOD else rows))
         case MetadataFault.STALE_TAIL:
             return _stale_tail
         case MetadataFault.LENGTHS_OFF_BY_ONE:
@@ -101,8 +109,15 @@ def _broken_build(fault: MetadataFault) -> _BrokenBuild:
             return _wrong_dcp_owner
 
 
-def _packed_stride(builder: Builder, batch: Batch, buffers: Buffers, dcp: Dcp, _: ViewDesign) -> Result:
-    return builder(batch, packed_buffers(batch, buffers), dcp, ViewDesign.ACTIVE_WIDTH)
+@dataclasses.dataclass(frozen=True)
+class _PackedStride:
+    """Packs every row of every step."""
+
+    packed_width: Callable[[Batch], int]
+
+    def __call__(self, builder: Builder, batch: Batch, buffers: Buffers, dcp: Dcp, _: ViewDesign) -> Result:
+        packed = dataclasses.replace(batch, width=self.packed_width(batch))
+        return builder(packed, packed_buffers(packed, buffers), dcp, ViewDesign.ACTIVE_WIDTH)
 
 
 class _PackedRows:
@@ -111,8 +126,9 @@ class _PackedRows:
     Keeps a shadow of the decode buffer, -1 at first (what capture leaves), that every step packs into.
     """
 
-    def __init__(self, broken: Callable[[int, int], slice]) -> None:
+    def __init__(self, packed_width: Callable[[Batch], int], broken: Callable[[int, int], slice]) -> None:
         """Take ``broken(step number from 1, decode rows)``, which selects the rows to break."""
+        self._packed_width = packed_width
         self._broken = broken
         self._shadows: dict[int, torch.Tensor] = {}
         self._step = 0
@@ -125,7 +141,8 @@ class _PackedRows:
             self._step += 1
             shadow = self._shadow(buffers.decode)
             spare = Buffers(shadow, torch.empty_like(buffers.lens), torch.empty_like(buffers.prefill))
-            builder(batch, packed_buffers(batch, spare), dcp, ViewDesign.ACTIVE_WIDTH)
+            packed = dataclasses.replace(batch, width=self._packed_width(batch))
+            builder(packed, packed_buffers(packed, spare), dcp, ViewDesign.ACTIVE_WIDTH)
             rows = self._broken(self._step, batch.num_decode_tokens)
             buffers.decode[rows, : batch.width] = shadow[rows, : batch.width]
         return result

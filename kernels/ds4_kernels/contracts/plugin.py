@@ -100,4 +100,4 @@ def _check_name(nodeid: str) -> str:
 
 def _message(report: pytest.TestReport) -> str:
     crash = getattr(report.longrepr, "reprcrash", None)
-    return str(crash.message if crash else report.longrepr)
+    return str(crash.message if crash else report.longrepr).removeprefix("AssertionError: ")

@@ -11,12 +11,11 @@ from typing import Any
 
 import torch
 
-from ds4_kernels.fix.stride import BUILDER_FUNCTION
+from ds4_kernels.fix.stride import BUILDER_FUNCTION, owner_of_builder
 
 _MLA = "vllm.v1.attention.backends.mla"
 #: Where C4A indexer metadata (compressor, indexer) and GLM sparse MLA (index conversion) are built.
 _MODULES = (f"{_MLA}.compressor_utils", f"{_MLA}.indexer", f"{_MLA}.sparse_utils")
-_BUILDER_METHOD = "_build_c128a_metadata"
 _C4A_RATIO = 4
 
 
@@ -33,7 +32,9 @@ def scope_differences(module: ModuleType, install: Callable[[], object]) -> list
     modules = [module, *(importlib.import_module(name) for name in _MODULES)]
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     paths, values = _paths(modules), _values(device)
-    allowed = {f"{module.__name__}.{BUILDER_FUNCTION}", *_constructors_of_builder(module)}
+    # the builder function, and the constructor that checks it on the GPU
+    owner = owner_of_builder(module)
+    allowed = {f"{module.__name__}.{name}" for name in (BUILDER_FUNCTION, f"{owner.__name__}.__init__")}
     install()
     new_paths, new_values = _paths(modules), _values(device)
     lines = [
@@ -47,23 +48,18 @@ def scope_differences(module: ModuleType, install: Callable[[], object]) -> list
     return lines
 
 
-def _constructors_of_builder(module: ModuleType) -> set[str]:
-    """Name the one constructor that the fix wraps, to check the kernel on the GPU when it is made."""
-    owners = [cls for cls in vars(module).values() if isinstance(cls, type) and _BUILDER_METHOD in vars(cls)]
-    return {f"{module.__name__}.{cls.__name__}.__init__" for cls in owners}
-
-
 def _paths(modules: list[ModuleType]) -> dict[str, object]:
-    """Give every function, kernel and method of the modules by name."""
+    """Give every function, kernel and method that the modules define, by name."""
     found: dict[str, object] = {}
     for module in modules:
         for name, value in vars(module).items():
+            kernel = getattr(value, "fn", value)  # what Triton made a kernel of
+            if getattr(kernel, "__module__", None) != module.__name__:
+                continue
+            found[f"{module.__name__}.{name}"] = value
             if inspect.isclass(value):
                 for attribute, member in vars(value).items():
-                    if callable(member) or isinstance(member, (staticmethod, classmethod, property)):
-                        found[f"{module.__name__}.{name}.{attribute}"] = member
-            elif callable(value):
-                found[f"{module.__name__}.{name}"] = value
+                    found[f"{module.__name__}.{name}.{attribute}"] = member
     return found
 
 

@@ -118,7 +118,10 @@ def resolve(request: SubjectRequest) -> Subject:
     else:
         known = ", ".join((*OWN_SUBJECTS, "vllm"))
         raise SubjectError(f"{request.name}: unknown subject; known: {known}, module:function")
-    subject = dataclasses.replace(subject, lacks={**_missing_here(subject.device), **subject.lacks})
+    lacks = {**_missing_here(subject.device), **subject.lacks}
+    if request.name != "vllm":
+        lacks[Need.SCOPE] = "only vLLM has C4A and GLM metadata"
+    subject = dataclasses.replace(subject, lacks=lacks)
     _try_once(subject)
     if request.fault:
         subject = dataclasses.replace(subject, builder=with_fault(subject.builder, request.fault))
@@ -127,7 +130,7 @@ def resolve(request: SubjectRequest) -> Subject:
 
 def _missing_here(device: torch.device) -> dict[Need, str]:
     """Give the needs that this machine does not meet."""
-    missing = {Need.SCOPE: "only vLLM has C4A and GLM metadata"}
+    missing: dict[Need, str] = {}
     if device.type != "cuda":
         missing[Need.GRAPHS] = "not on a GPU; the replay is checked with a read at the captured stride"
         missing[Need.SANITIZER] = "not on a GPU"

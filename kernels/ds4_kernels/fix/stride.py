@@ -28,7 +28,7 @@ BUILDER_MODULES = (
     "vllm.models.deepseek_v4.sparse_mla",
     "vllm.v1.attention.backends.mla.flashmla_sparse",
 )
-_METHOD = "_build_c128a_metadata"  # of vLLM's builder class; calls the function by its module's name
+BUILDER_METHOD = "_build_c128a_metadata"  # of vLLM's builder class; calls the function by its global name
 _PROBE_CAPACITY, _PROBE_WIDTH = 256, 128
 
 
@@ -154,18 +154,37 @@ def install_in_module(module: ModuleType, policy: StrideFixPolicy) -> StrideFixR
     original: VllmFunction = getattr(module, BUILDER_FUNCTION)
     name = f"{module.__name__}.{BUILDER_FUNCTION}"
     layout, design = probe_views(original)
-    owners = [cls for cls in vars(module).values() if isinstance(cls, type) and _METHOD in vars(cls)]
-    if len(owners) != 1:
-        raise UnrecognisedBuilderError(
-            f"{module.__name__}: expected one class with {_METHOD}, found {[cls.__name__ for cls in owners]}"
-        )
+    owner = owner_of_builder(module)
     replace = layout is RowLayout.PACKED or policy is StrideFixPolicy.ALWAYS
     if replace:
         fixed = as_vllm_function(build_on_device, design, original)
         for holder in _holders(original):
             setattr(holder, BUILDER_FUNCTION, fixed)
-    _check_when_made(owners[0], getattr(module, BUILDER_FUNCTION))
+    _check_when_made(owner, getattr(module, BUILDER_FUNCTION))
     return StrideFixReport(policy, name, layout, replace)
+
+
+def owner_of_builder(module: ModuleType) -> type[Any]:
+    """Give the class that calls the builder function.
+
+    Args:
+        module: the module that holds both.
+
+    Returns:
+        vLLM's metadata builder class.
+
+    Raises:
+        UnrecognisedBuilderError: there is none, or more than one.
+    """
+    owners = [
+        value for value in vars(module).values() if isinstance(value, type) and BUILDER_METHOD in vars(value)
+    ]
+    if len(owners) != 1:
+        names = [owner.__name__ for owner in owners]
+        raise UnrecognisedBuilderError(
+            f"{module.__name__}: expected one class with {BUILDER_METHOD}, found {names}"
+        )
+    return owners[0]
 
 
 def probe_views(function: VllmFunction) -> tuple[RowLayout, ViewDesign]:
@@ -275,7 +294,7 @@ def _check_when_made(owner: type[Any], function: VllmFunction) -> None:
         nonlocal checked
         make(self, *positional, **named)
         device = torch.device(self.device)
-        if not checked and self.compress_ratio >= MIN_RATIO and device.type == "cuda":
+        if not checked and getattr(self, "compress_ratio", 1) >= MIN_RATIO and device.type == "cuda":
             check_rows(function, device)
             checked = True
 

@@ -29,8 +29,8 @@ def test_second_decode_row_lies_at_the_capacity(subject: Subject, design: ViewDe
     case = Case((255, 1023), 2, (0, 1), ((3,), (5,)), 256, (True, True), 128, 256, 2)
     buffers = build(subject, case, design).memory.buffers
     assert buffers.decode[1, :9].tolist() == [*range(1280, 1288), -1], (
-        f"row 1 of the decode buffer begins {buffers.decode[1, :3].tolist()}, row 0 goes on behind the width "
-        f"with {buffers.decode[0, 128:131].tolist()}: rows lie at stride 128, not at the capacity 256"
+        f"row 1 of the decode buffer begins {buffers.decode[1, :3].tolist()}, not 1280, 1281, 1282; where it "
+        f"would lie at stride 128, the width, is {buffers.decode[0, 128:131].tolist()}"
     )
     assert buffers.lens[:2].tolist() == [2, 8]
 

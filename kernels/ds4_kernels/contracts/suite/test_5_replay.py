@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given
 
-from ds4_kernels.c128a.layout import NO_ENTRY, Result, ViewDesign
-from ds4_kernels.contracts.cases import ROWS, Case, histories
-from ds4_kernels.contracts.memory import GuardedBuffers, guarded
+from ds4_kernels.c128a.layout import NO_ENTRY, Result, ViewDesign, result_views
+from ds4_kernels.contracts.cases import ROWS, Case, cases, histories
+from ds4_kernels.contracts.memory import GuardedBuffers, copy_to, guarded
 from ds4_kernels.contracts.subjects import Need, Subject
-from ds4_kernels.contracts.suite.harness import Built, build, expected_memory, readable
+from ds4_kernels.contracts.suite.harness import (
+    Built,
+    assert_memory_is_right,
+    build,
+    expected_memory,
+    readable,
+)
 
 
 def _capture(subject: Subject, first: Case, design: ViewDesign) -> tuple[Result, GuardedBuffers]:
@@ -87,6 +94,28 @@ def test_cuda_graph_reads_as_fresh(subject: Subject, design: ViewDesign) -> None
     check()
 
 
+@pytest.mark.needs(Need.GRAPHS)
+def test_builder_itself_can_be_captured(subject: Subject, design: ViewDesign) -> None:
+    """The launch goes to the current stream: captured, it reads its inputs anew at each replay."""
+
+    @given(cases())
+    def check(case: Case) -> None:
+        memory = guarded(ROWS, case.capacity, subject.device)
+        batch = case.batch(subject.device)
+        positions = batch.positions.clone()
+        batch.positions.zero_()
+        graph = _captured(lambda: subject.builder(batch, memory.buffers, case.dcp, design))
+        memory.restore_poison()
+        batch.positions.copy_(positions)
+        before = copy_to(memory, torch.device("cpu"))
+        graph.replay()
+        torch.cuda.synchronize()
+        views = result_views(batch, memory.buffers, design)
+        assert_memory_is_right(Built(case, batch, views, before, memory))
+
+    check()
+
+
 def _captured_consumer(captured: Result, out: torch.Tensor) -> torch.cuda.CUDAGraph:
     """Capture a consumer that copies what the lengths let it read, through the captured views."""
     columns = torch.arange(captured.decode.shape[1], device=out.device)
@@ -95,12 +124,17 @@ def _captured_consumer(captured: Result, out: torch.Tensor) -> torch.cuda.CUDAGr
         inside = columns < captured.lens.unsqueeze(1)
         out[:, : captured.decode.shape[1]].copy_(torch.where(inside, captured.decode, NO_ENTRY))
 
+    return _captured(consume)
+
+
+def _captured(work: Callable[[], object]) -> torch.cuda.CUDAGraph:
+    """Run some work once on a side stream, as capture demands, and capture it."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        consume()
+        work()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        consume()
+        work()
     return graph

@@ -26,4 +26,5 @@ def test_smaller_ratios_are_refused(subject: Subject, design: ViewDesign) -> Non
 def test_c4a_and_glm_are_untouched(subject: Subject) -> None:
     """With the stride fix, C4A indexer and GLM sparse MLA metadata take the same path to the same values."""
     assert subject.scope is not None
+    assert subject.scope is not None, "the scope was not looked at"
     assert not subject.scope, "\n".join(subject.scope)
