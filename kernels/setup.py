@@ -12,7 +12,14 @@ FLAGS = ["-O3", "-std=c11", "-fopenmp", "-fno-math-errno"]
 VARIANTS = {"baseline": []}
 if platform.machine() in ("x86_64", "AMD64"):
     VARIANTS["avx2"] = ["-mavx2", "-mfma"]
-    VARIANTS["avx512"] = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mprefer-vector-width=512"]
+    VARIANTS["avx512"] = [
+        "-mavx512f",
+        "-mavx512bw",
+        "-mavx512dq",
+        "-mavx512vl",
+        "-mfma",
+        "-mprefer-vector-width=512",
+    ]
 
 
 class BuildLibraries(build_ext):
@@ -24,8 +31,9 @@ class BuildLibraries(build_ext):
             super().run()
         except (CCompilerError, CompileError, ExecError, PlatformError) as error:
             raise SystemExit(
-                f"ds4-kernels: the C attention did not compile ({error}). A C compiler with OpenMP is needed: "
-                "install gcc (Debian: apt-get install gcc libc6-dev), or name one in the variable CC."
+                f"ds4-kernels: the C attention did not compile ({error}). "
+                "A C compiler with OpenMP is needed: install gcc (Debian: apt-get install gcc libc6-dev), "
+                "or name one in the variable CC."
             ) from error
 
     def get_export_symbols(self, ext: Any) -> list[str]:

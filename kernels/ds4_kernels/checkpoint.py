@@ -1,11 +1,11 @@
-"""Makes small synthetic DeepSeek V4 checkpoints: ``python -m ds4_kernels.checkpoint OUT --seed N [--mute-c4]``.
+"""Makes small synthetic DeepSeek V4 checkpoints: ``python -m ds4_kernels.checkpoint OUT --seed N``.
 
-Weights are random but conditioned, so that a wrong C128A entry changes the output and a right server is quiet. The
-bytes depend on the arguments alone: every tensor has a random stream of its own, drawn from the seed and its name by
-numpy's PCG64, whose results do not depend on the CPU.
+Weights are random but conditioned, so that a wrong C128A entry changes the output and a right server is
+quiet. The bytes depend on the arguments alone: every tensor has a random stream of its own, drawn from the
+seed and its name by numpy's PCG64, whose results do not depend on the CPU.
 
-``--mute-c4`` sets the output projection of the C4A layers to zero. Their choice of entries is where equal servers
-start to differ; without it right arms agree almost exactly.
+``--mute-c4`` sets the output projection of the C4A layers to zero. Their choice of entries is where equal
+servers start to differ; without it right arms agree almost exactly.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Conditioning:
     """
 
     attention: float = 4.0
-    sharpness: float = 2.0
+    sharpness: float = 4.0
     feed_forward: float = 1.0
     logits: float = 3.0
 
@@ -254,8 +254,8 @@ def _add_hyper_connections(weights: _Weights, prefix: str, geometry: Geometry) -
 def _add_attention(
     weights: _Weights, prefix: str, geometry: Geometry, conditioning: Conditioning, ratio: int
 ) -> None:
-    # Queries have norm sqrt(512) after their own normalisation, so the norm of the keys sets the size of the scores;
-    # values are the same vectors, hence the division in the output.
+    # Queries have norm sqrt(512) after their own normalisation, so the norm of the keys sets the size of the
+    # scores; values are the same vectors, hence the division in the output.
     key_gain = conditioning.sharpness / 2
     group = geometry.heads * HEAD_DIM // geometry.output_groups
     ranks = geometry.output_groups * geometry.output_rank
@@ -276,7 +276,9 @@ def _add_attention(
         _add_compressor(weights, f"{indexer}.compressor", geometry.hidden, INDEX_HEAD_DIM, ratio, 1.0)
 
 
-def _add_compressor(weights: _Weights, prefix: str, hidden: int, dim: int, ratio: int, norm_gain: float) -> None:
+def _add_compressor(
+    weights: _Weights, prefix: str, hidden: int, dim: int, ratio: int, norm_gain: float
+) -> None:
     channels = dim * (2 if ratio == C4_RATIO else 1)  # C4A entries overlap
     weights.linear(f"{prefix}.wkv", channels, hidden)
     weights.linear(f"{prefix}.wgate", channels, hidden, 2.0)
@@ -327,7 +329,9 @@ def write_checkpoint(
     draft = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
         _write_json(draft / "config.json", make_config(geometry))
-        _write_json(draft / "generation_config.json", {"bos_token_id": 0, "eos_token_id": 1, "do_sample": False})
+        _write_json(
+            draft / "generation_config.json", {"bos_token_id": 0, "eos_token_id": 1, "do_sample": False}
+        )
         tensors = make_weights(geometry, conditioning, seed, mute_c4)
         save_file(tensors, draft / "model.safetensors", metadata={"format": "pt"})
         draft.chmod(0o755)
@@ -379,7 +383,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"ds4_kernels.checkpoint: {error}", file=sys.stderr)
         return 1
     size = sum(path.stat().st_size for path in options.out.iterdir())
-    print(f"{options.out}: {'written' if written else 'the same checkpoint is there already'}, {size / 1e6:.1f} MB")
+    outcome = "written" if written else "the same checkpoint is there already"
+    print(f"{options.out}: {outcome}, {size / 1e6:.1f} MB")
     return 0
 
 

@@ -1,10 +1,10 @@
 """Emulated replay: a CPU server reads its C128A decode slots as a FULL CUDA graph would.
 
-CUDA graphs do not exist on a CPU. What the stride defect needs of them is little: the metadata of each step is
-written into buffers that were allocated once, and the attention reads those at the addresses and strides it saw
-when it was captured. Here the buffers are vLLM's own, the builder is :mod:`ds4_kernels.c128a.reference`, and the
-read uses a view made at start-up. As with FULL graphs only steps of nothing but decode rows are replayed; other
-steps read the builder's returned view.
+CUDA graphs do not exist on a CPU. What the stride defect needs of them is little: the metadata of each step
+is written into buffers that were allocated once, and the attention reads those at the addresses and strides
+it saw when it was captured. Here the buffers are vLLM's own, the builder is
+:mod:`ds4_kernels.c128a.reference`, and the read uses a view made at start-up. As with FULL graphs only steps
+of nothing but decode rows are replayed; other steps read the builder's returned view.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def read_settings(environment: Mapping[str, str]) -> ReplaySettings:
         The settings.
 
     Raises:
-        ValueError: a value is unknown, or a metadata fault is asked for without the emulated replay it acts on.
+        ValueError: a value is unknown, or a metadata fault is asked for without the emulated replay it acts
+            on.
     """
     value = environment.get(REPLAY_VARIABLE, ReplayMode.FRESH.value)
     modes = {mode.value: mode for mode in ReplayMode}
@@ -139,12 +140,12 @@ def write_packed(batch: Batch, buffers: Buffers, step: int) -> Result:
 
 
 def write_packed_last_row(batch: Batch, buffers: Buffers, step: int) -> Result:
-    """Write the last row where :func:`write_packed` would, the others right."""
+    """Write the last row where :func:`write_packed` would, then the others right, over it where they meet."""
     last = batch.num_decode_tokens - 1
     packed = _packed(batch, buffers)
-    reference.build(_rows(batch, 0, last), buffers)
     shifted = Buffers(packed.decode[last:], buffers.lens[last:], packed.prefill[last:])
     reference.build(_rows(batch, last, last + 1), shifted)
+    reference.build(_rows(batch, 0, last), buffers)
     return Result(buffers.decode[: last + 1], buffers.lens[: last + 1], buffers.prefill[:0])
 
 
@@ -236,8 +237,8 @@ class EmulatedReplay:
             only_decodes: whether the step has no prefill tokens, and is therefore replayed.
 
         Returns:
-            Slots int32 ``[D, capacity or width]`` and lengths int32 ``[D]``; only the first ``length`` columns of a
-            row count, and -1 among them is no entry.
+            Slots int32 ``[D, capacity or width]`` and lengths int32 ``[D]``; only the first ``length``
+            columns of a row count, and -1 among them is no entry.
         """
         rows = batch.num_decode_tokens
         self.rows_replayed = rows if only_decodes else 0

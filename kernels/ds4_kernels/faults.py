@@ -51,20 +51,22 @@ _FAULTS = (
         "packed-stride",
         "rows are written at the stride of the active width instead of the capacity (the shipped defect)",
         EVERYWHERE,
-        "contracts: capture-stable stride, active prefix, replay; serving: two or more decode rows whose longest "
-        "context is inside the defect's window, after polluted history; rows after row 0 differ",
+        "contracts: capture-stable stride, active prefix, replay; serving: two or more decode rows whose "
+        "longest context is inside the defect's window, after polluted history; rows after row 0 differ",
     ),
     Fault(
         "packed-stride-last-row",
         "as packed-stride, for the last decode row of each step only",
         EVERYWHERE,
-        "contracts: capture-stable stride, row independence; serving: two or more decode rows, the last one differs",
+        "contracts: capture-stable stride, row independence; serving: two or more decode rows, the last "
+        "one differs",
     ),
     Fault(
         "packed-stride-every-8th-step",
         "as packed-stride, in every eighth decode step only",
         EVERYWHERE,
-        "contracts: replay over 8 or more builds; serving: two or more decode rows and 8 or more decode steps",
+        "contracts: replay over 8 or more builds; serving: two or more decode rows and 8 or more decode "
+        "steps",
     ),
     Fault(
         "stale-tail",
@@ -88,8 +90,8 @@ _FAULTS = (
         "newest-entry-missing",
         "the newest entry of each row is -1",
         EVERYWHERE,
-        "contracts: slots; serving: exact mode with contexts of 128 tokens or more, every row differs (a noisy "
-        "floor hides it)",
+        "contracts: slots; serving: exact mode with contexts of 128 tokens or more, every row differs (a "
+        "noisy floor hides it)",
     ),
     Fault(
         "wrong-dcp-owner",
@@ -120,12 +122,15 @@ def requested_fault(environment: Mapping[str, str], form: FaultForm) -> Fault | 
         The fault, or None if none is named.
 
     Raises:
-        ValueError: the name is unknown, the fault has no such form, or the confirmation is missing or without fault.
+        ValueError: the name is unknown, the fault has no such form, or the confirmation is missing or without
+            fault.
     """
     name, confirmation = environment.get(FAULT_VARIABLE, ""), environment.get(CONFIRM_VARIABLE, "")
     if not name:
         if confirmation:
-            raise ValueError(f"{CONFIRM_VARIABLE} is set but {FAULT_VARIABLE} names no fault: unset it, or name one")
+            raise ValueError(
+                f"{CONFIRM_VARIABLE} is set but {FAULT_VARIABLE} names no fault: unset it, or name one"
+            )
         return None
     if name not in CATALOGUE:
         raise ValueError(f"{FAULT_VARIABLE}={name!r} is unknown; known faults: {', '.join(CATALOGUE)}")

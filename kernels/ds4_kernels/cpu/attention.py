@@ -76,7 +76,7 @@ def attend_torch(
         float32 ``[T, H, D]``; 0 for a query without keys.
     """
     out = torch.zeros_like(queries, dtype=torch.float32)
-    if keys.shape[0] == 0:
+    if keys.shape[0] == 0 or indices.shape[1] == 0:
         return out
     sink = sinks.float().view(1, -1, 1)
     for start in range(0, queries.shape[0], ROWS_AT_ONCE):
@@ -92,7 +92,9 @@ def attend_torch(
     return out
 
 
-def gather_keys(cache: torch.Tensor, slots: torch.Tensor, page_entries: int) -> tuple[torch.Tensor, torch.Tensor]:
+def gather_keys(
+    cache: torch.Tensor, slots: torch.Tensor, page_entries: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Decode each cache entry that any query uses, once.
 
     Args:
@@ -188,11 +190,13 @@ def norm_queries_and_store_keys(
     return out
 
 
-def undo_rope(outputs: torch.Tensor, positions: torch.Tensor, cos_sin: torch.Tensor, rope_dim: int) -> torch.Tensor:
+def undo_rope(
+    outputs: torch.Tensor, positions: torch.Tensor, cos_sin: torch.Tensor, rope_dim: int
+) -> torch.Tensor:
     """Rotate attention outputs back by the query's position.
 
-    The output is a weighted sum of keys rotated by their own positions; rotated back by the query's it depends on
-    distances only, which is what the output projection expects.
+    The output is a weighted sum of keys rotated by their own positions; rotated back by the query's it
+    depends on distances only, which is what the output projection expects.
 
     Args:
         outputs: float32 ``[T, H, 512]``.
@@ -208,5 +212,7 @@ def undo_rope(outputs: torch.Tensor, positions: torch.Tensor, cos_sin: torch.Ten
     """
     if rope_dim != ROPE_DIM:
         raise NotImplementedError(f"rotary dimension {rope_dim}: only {ROPE_DIM} is implemented")
-    rotated = apply_rope(outputs[..., -ROPE_DIM:].float(), cos_sin, positions[: outputs.shape[0]], inverse=True)
+    rotated = apply_rope(
+        outputs[..., -ROPE_DIM:].float(), cos_sin, positions[: outputs.shape[0]], inverse=True
+    )
     return torch.cat([outputs[..., :-ROPE_DIM].float(), rotated], dim=-1)

@@ -1,9 +1,9 @@
-"""The three methods of vLLM's CPU attention layer that this package replaces, and the metadata of emulated replay.
+"""The methods of vLLM's CPU attention layer that this package replaces; emulated replay's metadata.
 
-- ``forward_mqa``: takes the C128A slots of decode rows from the metadata where a builder put them, as GPU layers
-  do; vLLM's CPU layer never looks there.
-- ``_o_proj`` and the packing of its weight: in float32. vLLM computes it in bfloat16 with a kernel that only some
-  CPUs have, which also would make equal servers differ by bfloat16 steps.
+- ``forward_mqa``: takes the C128A slots of decode rows from the metadata where a builder put them, as GPU
+  layers do; vLLM's CPU layer never looks there.
+- ``_o_proj`` and the packing of its weight: in float32. vLLM computes it in bfloat16 with a kernel that only
+  some CPUs have, which also would make equal servers differ by bfloat16 steps.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from typing import Any
 import torch
 from vllm.config import VllmConfig
 from vllm.forward_context import get_forward_context
-from vllm.models.deepseek_v4.cpu.cpu_mla import DeepseekV4CPUFlashMLAMetadataBuilder, DeepseekV4CPUSparseBackend
+from vllm.models.deepseek_v4.cpu.cpu_mla import (
+    DeepseekV4CPUFlashMLAMetadataBuilder,
+    DeepseekV4CPUSparseBackend,
+)
 from vllm.models.deepseek_v4.cpu.cpu_sparse import DeepseekV4CPUAttention
 from vllm.v1.attention.backend import CommonAttentionMetadata
 from vllm.v1.attention.backends.utils import split_decodes_and_prefills
@@ -90,7 +93,9 @@ def slots_from_metadata(slots: torch.Tensor, lens: torch.Tensor) -> torch.Tensor
     return slots[:, : columns.shape[0]].long().masked_fill(columns >= lens.unsqueeze(1), NO_ENTRY)
 
 
-def c128a_slots(metadata: Any, positions: torch.Tensor, requests: torch.Tensor, page_entries: int) -> torch.Tensor:
+def c128a_slots(
+    metadata: Any, positions: torch.Tensor, requests: torch.Tensor, page_entries: int
+) -> torch.Tensor:
     """Give the C128A slots of a step: decode rows from the metadata where it has them, the rest computed.
 
     Args:
@@ -104,7 +109,9 @@ def c128a_slots(metadata: Any, positions: torch.Tensor, requests: torch.Tensor, 
     """
     from_metadata = metadata.c128a_global_decode_topk_indices
     if from_metadata is None:
-        return local_to_slots(whole_entries(positions, C128A_RATIO), requests, metadata.block_table, page_entries)
+        return local_to_slots(
+            whole_entries(positions, C128A_RATIO), requests, metadata.block_table, page_entries
+        )
     decodes = from_metadata.shape[0]
     parts = [slots_from_metadata(from_metadata.flatten(1), metadata.c128a_decode_topk_lens)]
     if decodes < positions.shape[0]:
@@ -120,7 +127,11 @@ def _flat_pages(cache: torch.Tensor) -> torch.Tensor:
 
 
 def forward_mqa(
-    self: DeepseekV4CPUAttention, q: torch.Tensor, kv: torch.Tensor, positions: torch.Tensor, output: torch.Tensor
+    self: DeepseekV4CPUAttention,
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    positions: torch.Tensor,
+    output: torch.Tensor,
 ) -> None:
     """Attend to the sliding window and the compressed entries (method of ``DeepseekV4CPUAttention``).
 
@@ -212,7 +223,9 @@ def require_float32(config: VllmConfig) -> None:
     """
     dtype = config.model_config.dtype
     if dtype != torch.float32:
-        raise ValueError(f"DeepSeek V4 on the CPU is served in float32 only, not {dtype}: start with --dtype float32")
+        raise ValueError(
+            f"DeepSeek V4 on the CPU is served in float32 only, not {dtype}: start with --dtype float32"
+        )
 
 
 def install_attention_layer(settings: ReplaySettings, on_replay: Callable[[EmulatedReplay], None]) -> None:
@@ -224,7 +237,9 @@ def install_attention_layer(settings: ReplaySettings, on_replay: Callable[[Emula
     """
     make_layer = DeepseekV4CPUAttention.__init__
 
-    def make_float32_layer(self: DeepseekV4CPUAttention, config: VllmConfig, *args: Any, **kwargs: Any) -> None:
+    def make_float32_layer(
+        self: DeepseekV4CPUAttention, config: VllmConfig, *args: Any, **kwargs: Any
+    ) -> None:
         require_float32(config)
         make_layer(self, config, *args, **kwargs)
 
@@ -252,7 +267,11 @@ def emulated_builder(
 
     class EmulatedReplayMetadataBuilder(DeepseekV4CPUFlashMLAMetadataBuilder):
         def __init__(
-            self, kv_cache_spec: AttentionSpec, layer_names: list[str], config: VllmConfig, device: torch.device
+            self,
+            kv_cache_spec: AttentionSpec,
+            layer_names: list[str],
+            config: VllmConfig,
+            device: torch.device,
         ) -> None:
             super().__init__(kv_cache_spec, layer_names, config, device)
             if self.compress_ratio != C128A_RATIO:

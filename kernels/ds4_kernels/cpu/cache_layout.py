@@ -4,13 +4,13 @@ Two page layouts exist; both hold the data of all entries of a page first, then 
 
 latent page (``fp8_ds_mla``)
     576 bytes of data an entry: 448 FP8 (e4m3) values without position, then 64 bfloat16 values with rotary
-    position; 8 bytes of scales an entry: one power-of-two exponent (biased by 127) for each 64 FP8 values, and
-    one unused byte.
+    position; 8 bytes of scales an entry: one power-of-two exponent (biased by 127) for each 64 FP8 values,
+    and one unused byte.
 indexer page
     128 FP8 values an entry; 4 bytes of scale an entry: one float32, a power of two.
 
-A cache is given as ``[pages, bytes per page]`` uint8; pages may be further apart than they are long, since vLLM
-interleaves the caches of several layers in one allocation.
+A cache is given as ``[pages, bytes per page]`` uint8; pages may be further apart than they are long, since
+vLLM interleaves the caches of several layers in one allocation.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ INDEXER_DIM = 128
 INDEXER_SCALE_BYTES = 4
 
 
-def split_page(cache: torch.Tensor, page_entries: int, data: int, scale: int) -> tuple[torch.Tensor, torch.Tensor]:
+def split_page(
+    cache: torch.Tensor, page_entries: int, data: int, scale: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """View a paged cache as data and scales of single entries.
 
     Args:
@@ -150,7 +152,9 @@ def load_indexer_keys(cache: torch.Tensor, slots: torch.Tensor, page_entries: in
     return data[page, offset].view(FP8).float() * scales[page, offset].view(torch.float32)
 
 
-def store_indexer_keys(cache: torch.Tensor, slots: torch.Tensor, page_entries: int, keys: torch.Tensor) -> None:
+def store_indexer_keys(
+    cache: torch.Tensor, slots: torch.Tensor, page_entries: int, keys: torch.Tensor
+) -> None:
     """Write entries of an indexer cache.
 
     Args:

@@ -1,8 +1,9 @@
 """Compression of KV: partial states of single tokens, merged into one entry for every ``ratio`` tokens.
 
-Each token leaves a key and a score in a state cache. The token that completes an entry takes the softmax of the
-scores over the entry's window, channel by channel, and stores the weighted key. Ratio 4 overlaps: the window is
-eight tokens, of which the first four use the first half of the channels and the last four the second half.
+Each token leaves a key and a score in a state cache. The token that completes an entry takes the softmax of
+the scores over the entry's window, channel by channel, and stores the weighted key. Ratio 4 overlaps: the
+window is eight tokens, of which the first four use the first half of the channels and the last four the
+second half.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ def save_partial_states(
     written = (slot_mapping >= 0).nonzero().squeeze(-1)
     slots, page_tokens = slot_mapping[written], state_cache.shape[1]
     biased = scores[written].float() + position_bias[positions[written] % position_bias.shape[0]]
-    state_cache[slots // page_tokens, slots % page_tokens] = torch.cat([keys[written].float(), biased], dim=-1)
+    state_cache[slots // page_tokens, slots % page_tokens] = torch.cat(
+        [keys[written].float(), biased], dim=-1
+    )
 
 
 def compress(

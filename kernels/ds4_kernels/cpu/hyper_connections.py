@@ -1,7 +1,7 @@
-"""Manifold-constrained hyper-connections: several residual streams a token, mixed before and after each block.
+"""Manifold-constrained hyper-connections: several residual streams a token, mixed around each block.
 
-Formulas: the mHC paper as vLLM's ``mhc_pre``/``mhc_post`` implement it for DeepSeek V4, with one epsilon for the
-gates and for the Sinkhorn normalisation.
+Formulas: the mHC paper as vLLM's ``mhc_pre``/``mhc_post`` implement it for DeepSeek V4, with one epsilon for
+the gates and for the Sinkhorn normalisation.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def pre_block(
         eps: epsilon of the gates and of the Sinkhorn normalisation.
 
     Returns:
-        Block input ``[T, D]`` in the type of ``streams``, output gates float32 ``[T, S]``, stream mixing float32
-        ``[T, S, S]``.
+        Block input ``[T, D]`` in the type of ``streams``, output gates float32 ``[T, S]``, stream mixing
+        float32 ``[T, S, S]``.
     """
     mixes = _mixes(streams, weight, norm_eps)
     gates_in, gates_out, mixing = mixes.split([num_streams, num_streams, num_streams**2], dim=-1)

@@ -58,7 +58,8 @@ def paged_logits(
         max_entries: width of the result.
 
     Returns:
-        float32 ``[T, max_entries]``: ``sum_h weight[h] * max(0, query[h] . key[j])``, -inf from ``seq_lens`` on.
+        float32 ``[T, max_entries]``: ``sum_h weight[h] * max(0, query[h] . key[j])``, -inf from ``seq_lens``
+        on.
     """
     lens = seq_lens.view(-1).long()
     logits = torch.full((queries.shape[0], max_entries), -torch.inf)

@@ -1,7 +1,10 @@
-"""Torch versions of the small Triton kernels that build DeepSeek V4's attention metadata (no Triton on a CPU).
+"""Torch versions of the small Triton kernels that build DeepSeek V4's attention metadata.
 
-Argument names and order are those of the kernels in vLLM 0.32 that they stand in for. Outputs are written in place.
+Argument names and order are those of the kernels in vLLM 0.32 that they stand in for. Outputs are written in
+place.
 """
+
+# ruff: noqa: N803 - the names are those of the kernels replaced
 
 from __future__ import annotations
 
@@ -9,7 +12,12 @@ import torch
 
 
 def map_tokens_to_requests(
-    query_start_loc: torch.Tensor, output: torch.Tensor, num_reqs: int, num_mapped: int, num_tokens: int, **_: int
+    query_start_loc: torch.Tensor,
+    output: torch.Tensor,
+    num_reqs: int,
+    num_mapped: int,
+    num_tokens: int,
+    **_: int,
 ) -> None:
     """Write the request of each token.
 
@@ -67,7 +75,9 @@ def map_compressed_slots(
         done = ((positions + 1) % COMPRESS_RATIO == 0) & (slot_mapping_ptr[start:end] != PAD_ID)
         entries = positions[done] // COMPRESS_RATIO
         slots = torch.full((end - start,), PAD_ID, dtype=torch.int64)
-        slots[done] = block_table_ptr[request][entries // block_size].long() * block_size + entries % block_size
+        slots[done] = (
+            block_table_ptr[request][entries // block_size].long() * block_size + entries % block_size
+        )
         compressed_slot_mapping_ptr[start:end] = slots
 
 
@@ -125,7 +135,8 @@ def prefill_chunk_bounds(
         query_start_loc_ptr: int32 ``[R + 1]``, from 0.
         uncompressed_seq_lens_ptr: int32 ``[R]``, tokens.
         cu_compressed_seq_lens_ptr: int32 ``[R + 1]``, running sum of entries.
-        row_start_cu_compressed_seq_lens_ptr: int32 ``[R + 1]``, first entry of each request in the gathered keys.
+        row_start_cu_compressed_seq_lens_ptr: int32 ``[R + 1]``, first entry of each request in the gathered
+            keys.
         token_to_seq_ptr: int32 ``[entries]``, written: request of each entry.
         cu_compressed_seq_len_ks_ptr: int32 ``[slice]``, written: first entry of each token.
         cu_compressed_seq_len_ke_ptr: int32 ``[slice]``, written: end of its entries.
@@ -157,13 +168,16 @@ def prefill_chunk_bounds(
 
 def _refuse_context_parallelism(world_size: int) -> None:
     if world_size != 1:
-        raise NotImplementedError(f"decode context parallelism over {world_size} ranks is not implemented on the CPU")
+        raise NotImplementedError(
+            f"decode context parallelism over {world_size} ranks is not implemented on the CPU"
+        )
 
 
+_MLA = "vllm.v1.attention.backends.mla"
 REPLACEMENTS = {
     "vllm.v1.attention.ops.metadata._token_request_mapping_kernel": map_tokens_to_requests,
-    "vllm.v1.attention.backends.mla.compressor_utils.CompressedSlotMappingKernel.kernel": map_compressed_slots,
-    "vllm.v1.attention.backends.mla.sparse_swa.ComputeSWAIndicesAndLensKernel.kernel": ignore_window_indices,
-    "vllm.v1.attention.backends.mla.sparse_swa.ComputePrefillMetadataKernel.kernel": prefill_gather_lengths,
-    "vllm.v1.attention.backends.mla.indexer.BuildPrefillChunkMetadataKernel.kernel": prefill_chunk_bounds,
+    f"{_MLA}.compressor_utils.CompressedSlotMappingKernel.kernel": map_compressed_slots,
+    f"{_MLA}.sparse_swa.ComputeSWAIndicesAndLensKernel.kernel": ignore_window_indices,
+    f"{_MLA}.sparse_swa.ComputePrefillMetadataKernel.kernel": prefill_gather_lengths,
+    f"{_MLA}.indexer.BuildPrefillChunkMetadataKernel.kernel": prefill_chunk_bounds,
 }

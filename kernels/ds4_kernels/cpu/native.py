@@ -39,9 +39,9 @@ def library_path(variant: str) -> Path:
         if path.exists():
             return path
     raise FileNotFoundError(
-        f"the C attention for this CPU ({LIBRARY.format(variant=variant)}) is not in {folder}: install ds4-kernels "
-        "where a C compiler is found (pip install --no-deps --no-build-isolation ./kernels), or choose the slow one "
-        "with DS4_CPU_ATTENTION=torch"
+        f"the C attention for this CPU ({LIBRARY.format(variant=variant)}) is not in {folder}: install "
+        "ds4-kernels where a C compiler is found (pip install --no-deps --no-build-isolation ./kernels), "
+        "or choose the slow one with DS4_CPU_ATTENTION=torch"
     )
 
 

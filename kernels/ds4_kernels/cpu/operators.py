@@ -1,8 +1,9 @@
 """Puts this package's operators behind the names that vLLM calls, whatever the CPU brings itself.
 
-vLLM's DeepSeek V4 operators exist only in its library for CPUs with AVX512-BF16. Arms on different machines, or
-operators that are ours on one machine and vLLM's on another, could not be compared, so ours are installed always:
-where vLLM has the operator its CPU kernel is overridden in PyTorch's dispatcher, elsewhere the operator is defined.
+vLLM's DeepSeek V4 operators exist only in its library for CPUs with AVX512-BF16. Arms on different machines,
+or operators that are ours on one machine and vLLM's on another, could not be compared, so ours are installed
+always: where vLLM has the operator its CPU kernel is overridden in PyTorch's dispatcher, elsewhere the
+operator is defined.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class Operator:
 
 OPERATORS = (
     Operator(
-        "hc_pre_fused_cpu(Tensor x, Tensor fn, Tensor scale, Tensor base, int streams, int rounds, float norm_eps,"
-        " float eps) -> (Tensor, Tensor, Tensor)",
+        "hc_pre_fused_cpu(Tensor x, Tensor fn, Tensor scale, Tensor base, int streams, int rounds, float"
+        " norm_eps, float eps) -> (Tensor, Tensor, Tensor)",
         hyper_connections.pre_block,
     ),
     Operator(
@@ -47,18 +48,19 @@ OPERATORS = (
         hyper_connections.post_block,
     ),
     Operator(
-        "hc_head_fused_cpu(Tensor x, Tensor fn, Tensor scale, Tensor base, float eps, float norm_eps) -> Tensor",
+        "hc_head_fused_cpu(Tensor x, Tensor fn, Tensor scale, Tensor base, float eps, float norm_eps) ->"
+        " Tensor",
         hyper_connections.head,
     ),
     Operator(
-        "fused_qnorm_rope_kv_insert_cpu(Tensor q, Tensor kv, Tensor positions, Tensor(a!) cache, Tensor slots,"
-        " Tensor cos_sin, int padded_heads, float eps, int page_entries) -> Tensor",
+        "fused_qnorm_rope_kv_insert_cpu(Tensor q, Tensor kv, Tensor positions, Tensor(a!) cache, Tensor"
+        " slots, Tensor cos_sin, int padded_heads, float eps, int page_entries) -> Tensor",
         attention.norm_queries_and_store_keys,
     ),
     Operator(
         "flash_mla_with_kvcache_cpu(Tensor(a!) out, Tensor q, Tensor window_cache, Tensor window_slots,"
-        " int window_page, Tensor compressed_cache, Tensor compressed_slots, int compressed_page, Tensor sinks,"
-        " float scale) -> ()",
+        " int window_page, Tensor compressed_cache, Tensor compressed_slots, int compressed_page, Tensor"
+        " sinks, float scale) -> ()",
         attention.paged_attention,
     ),
     Operator(
@@ -66,44 +68,45 @@ OPERATORS = (
         attention.undo_rope,
     ),
     Operator(
-        "save_partial_states_cpu(Tensor kv, Tensor score, Tensor ape, Tensor positions, Tensor(a!) state_cache,"
-        " Tensor slots) -> ()",
+        "save_partial_states_cpu(Tensor kv, Tensor score, Tensor ape, Tensor positions, Tensor(a!)"
+        " state_cache, Tensor slots) -> ()",
         compressor.save_partial_states,
     ),
     Operator(
-        "compress_norm_rope_store_cpu(Tensor state_cache, Tensor window_slots, Tensor positions, Tensor entry_slots,"
-        " Tensor norm_weight, float norm_eps, Tensor cos_sin, Tensor(a!) cache, int page_entries, int ratio) -> ()",
+        "compress_norm_rope_store_cpu(Tensor state_cache, Tensor window_slots, Tensor positions, Tensor"
+        " entry_slots, Tensor norm_weight, float norm_eps, Tensor cos_sin, Tensor(a!) cache, int"
+        " page_entries, int ratio) -> ()",
         compressor.compress_into_latents,
     ),
     Operator(
         "compress_norm_rope_store_indexer_cpu(Tensor state_cache, Tensor window_slots, Tensor positions,"
-        " Tensor entry_slots, Tensor norm_weight, float norm_eps, Tensor cos_sin, Tensor(a!) cache,"
-        " int page_entries, int ratio) -> ()",
+        " Tensor entry_slots, Tensor norm_weight, float norm_eps, Tensor cos_sin, Tensor(a!) cache, int"
+        " page_entries, int ratio) -> ()",
         compressor.compress_into_indexer_keys,
     ),
     Operator(
-        "fused_indexer_q_rope_quant_cpu(Tensor positions, Tensor q, Tensor cos_sin, Tensor(a!) q_out, Tensor weights,"
-        " float softmax_scale, float head_scale, Tensor(b!) weights_out) -> ()",
+        "fused_indexer_q_rope_quant_cpu(Tensor positions, Tensor q, Tensor cos_sin, Tensor(a!) q_out,"
+        " Tensor weights, float softmax_scale, float head_scale, Tensor(b!) weights_out) -> ()",
         indexer.quantize_queries,
     ),
     Operator(
-        "fp8_paged_mqa_logits_cpu(Tensor q, Tensor cache, Tensor weights, Tensor seq_lens, Tensor page_table,"
-        " int page_entries, int max_entries) -> Tensor",
+        "fp8_paged_mqa_logits_cpu(Tensor q, Tensor cache, Tensor weights, Tensor seq_lens, Tensor"
+        " page_table, int page_entries, int max_entries) -> Tensor",
         indexer.paged_logits,
     ),
     Operator(
-        "topk_transform_512_cpu(Tensor scores, Tensor seq_lens, Tensor page_table, Tensor(a!) out, int page_entries,"
-        " Tensor(b!)? raw_out) -> ()",
+        "topk_transform_512_cpu(Tensor scores, Tensor seq_lens, Tensor page_table, Tensor(a!) out, int"
+        " page_entries, Tensor(b!)? raw_out) -> ()",
         indexer.topk_entries,
     ),
     Operator(
-        "biased_topk_cpu(Tensor hidden, Tensor logits, Tensor bias, int topk, bool renormalize, str scoring,"
-        " int shared_experts, float? scaling, bool apply_scaling) -> (Tensor, Tensor)",
+        "biased_topk_cpu(Tensor hidden, Tensor logits, Tensor bias, int topk, bool renormalize, str"
+        " scoring, int shared_experts, float? scaling, bool apply_scaling) -> (Tensor, Tensor)",
         routing.biased_topk,
     ),
     Operator(
-        "hash_topk_cpu(Tensor logits, Tensor experts, int topk, str scoring, int shared_experts, int num_experts,"
-        " float scaling) -> (Tensor, Tensor)",
+        "hash_topk_cpu(Tensor logits, Tensor experts, int topk, str scoring, int shared_experts, int"
+        " num_experts, float scaling) -> (Tensor, Tensor)",
         routing.hash_topk,
     ),
 )

@@ -22,7 +22,7 @@ logger = init_logger("vllm.plugins.ds4_kernels")
 
 
 def install(settings: ReplaySettings) -> Installed:
-    """Install operators, metadata kernels, attention layer, emulated replay and step hook; call once a process.
+    """Install everything; call once a process.
 
     Args:
         settings: what the environment asks for.
@@ -59,14 +59,16 @@ def complete_tile_scheduler() -> None:
     """Add the keys that vLLM 0.30 to 0.33 reads but its CPU builder does not return (``KeyError: 'c1a'``)."""
     layer_types = [value for name, value in vars(sparse_swa).items() if name.startswith("_LAYER_TYPE_")]
 
-    def build_tile_scheduler(self: DeepseekV4CPUSparseSWAMetadataBuilder, num_decode_tokens: int) -> dict[str, None]:
+    def build_tile_scheduler(
+        self: DeepseekV4CPUSparseSWAMetadataBuilder, num_decode_tokens: int
+    ) -> dict[str, None]:
         return dict.fromkeys(layer_types)
 
     DeepseekV4CPUSparseSWAMetadataBuilder.build_tile_scheduler = build_tile_scheduler
 
 
 class EngineWatcher:
-    """What is done in each step of the engine beside running the model: recording it, or aborting under load."""
+    """What is done in each step beside running the model: recording it, or aborting under load."""
 
     def __init__(self, settings: ReplaySettings) -> None:
         """Read ``DS4_STEP_LOG`` from the environment; the file is opened at the first step.
@@ -94,7 +96,13 @@ class EngineWatcher:
         self._replay = replay
 
     def step(self, time_s: float, rows: list[StepRow], num_decodes: int) -> None:
-        """Record one step, then count it for the abort (see :class:`ds4_kernels.cpu.step_hook.StepWatcher`)."""
+        """Record one step, then count it for the abort.
+
+        Args:
+            time_s: Unix time, in seconds.
+            rows: the step's requests in batch order, decodes first.
+            num_decodes: how many of them are decodes.
+        """
         if self._path is not None:
             if self._recorder is None:
                 self._recorder = StepRecorder(self._path, self._label)

@@ -1,4 +1,4 @@
-"""Choice of experts: ``sqrt(softplus(logit))`` scores, by bias-corrected top-k or by a table of the token id."""
+"""Choice of experts by ``sqrt(softplus(logit))`` scores: bias-corrected top-k, or a table of token ids."""
 
 from __future__ import annotations
 

@@ -38,7 +38,9 @@ def count_decodes(metadata: Any) -> int:
     for layer in metadata.values():
         if hasattr(layer, "num_decodes"):
             return int(layer.num_decodes)
-    raise LookupError("no attention metadata says how many requests are decodes: is this a DeepSeek V4 model?")
+    raise LookupError(
+        "no attention metadata says how many requests are decodes: is this a DeepSeek V4 model?"
+    )
 
 
 def install_step_hook(watch: StepWatcher) -> None:
@@ -62,4 +64,3 @@ def install_step_hook(watch: StepWatcher) -> None:
         return built
 
     CPUModelRunner._build_attention_metadata = build_and_watch
-
