@@ -10,7 +10,7 @@ from qualify.compare import coverage
 from qualify.compare.arm import Judged, compare_arm
 from qualify.compare.armstates import check_arms
 from qualify.compare.figures import Comparison, Evidence, in_known_units
-from qualify.compare.integrity import check_runs, required_runs
+from qualify.compare.integrity import check_compared, check_runs, required_runs
 from qualify.compare.locate import locate, margin
 from qualify.compare.oracles import check_oracles
 from qualify.compare.rules import scenario_limits, weigh
@@ -18,7 +18,7 @@ from qualify.compare.table import decide, facts
 from qualify.findings import CoverageCell, Finding, Result, Verdict, Weight
 from qualify.policy import Policy, Waiver
 from qualify.record import RunRecord
-from qualify.transcript import Arm
+from qualify.transcript import Arm, Decode
 
 _ORDER = (Weight.DEFECT, Weight.UNTESTED, Weight.WAIVED, Weight.SATISFIED, Weight.NOTE)
 
@@ -44,6 +44,7 @@ def judge(record: RunRecord, policy: Policy, policy_sha256: str) -> Verdict:
         *check_arms(record),
         *check_runs(record, required_runs(record, policy.floor.baseline_forced_runs)),
         *_floor(candidate, policy),
+        *_not_compared(record, candidate),
         *_divergence(candidate),
         *check_oracles(record, policy.decision),
         *_control(record, policy, judged.get(Arm.CONTROL)),
@@ -85,6 +86,13 @@ def _floor(candidate: Judged | None, policy: Policy) -> list[Finding]:
             request_ids=tuple(heads[-1].request_id for heads in candidate.aligned.heads),
         )
     ]
+
+
+def _not_compared(record: RunRecord, candidate: Judged | None) -> list[Finding]:
+    if candidate is None:
+        return []
+    names = [heads[-1].request_id for heads in candidate.aligned.heads]
+    return check_compared(record, Decode(candidate.comparison.decode), names)
 
 
 def _divergence(candidate: Judged | None) -> list[Finding]:

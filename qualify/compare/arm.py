@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qualify.compare.figures import ArmComparison, Evidence, Spread, rounded
-from qualify.compare.integrity import usable
+from qualify.compare.integrity import incomparable, usable
 from qualify.compare.locate import Damage, locate, margin, power
 from qualify.compare.pairing import Agreement, Aligned, align
 from qualify.compare.rows import Placement, place
@@ -64,7 +64,7 @@ def compare_arm(record: RunRecord, policy: DecisionPolicy, arm: Arm) -> Judged |
     """
     for decode in (Decode.FORCED, Decode.FREE):
         baselines, runs = _runs(record, Arm.BASELINE, decode), _runs(record, arm, decode)
-        names = _common([*baselines, *runs[:1]]) if len(baselines) > 1 and runs else []
+        names = _common(record, [*baselines, *runs[:1]]) if len(baselines) > 1 and runs else []
         if names:
             return _judged(record, policy, arm, align([*baselines, runs[0]], names), runs[0])
     return None
@@ -124,7 +124,7 @@ def _runs(record: RunRecord, arm: Arm, decode: Decode) -> list[RunTable]:
     return [record.runs[key] for key in sorted(keys, key=lambda key: key.number)]
 
 
-def _common(runs: Sequence[RunTable]) -> list[str]:
+def _common(record: RunRecord, runs: Sequence[RunTable]) -> list[str]:
     """Judged requests that every run answered completely, given the same prompt and forced tokens."""
     sets = [
         {
@@ -134,7 +134,8 @@ def _common(runs: Sequence[RunTable]) -> list[str]:
         }
         for run in runs
     ]
-    return sorted(name for name, _, _ in set.intersection(*sets)) if sets else []
+    refused = set().union(*(incomparable(record, run) for run in runs))
+    return sorted(name for name, _, _ in set.intersection(*sets) if name not in refused)
 
 
 def _spread(values: npt.NDArray[np.float64], agreement: Agreement) -> Spread:

@@ -77,7 +77,7 @@ class Power:
         requests: Requests compared.
         needed: Fewest requests that a clear fault must hit to be found; None where none is enough.
         share: Smallest share of faulty requests that would have been found with 95%; None where none would.
-        gentle: Smallest shift of every request's mean that would have been found, nats; 0 where any
+        gentle: Smallest excess of every request's mean that would have been found, nats; 0 where any
             difference is; None where none would.
     """
 

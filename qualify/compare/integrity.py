@@ -9,7 +9,7 @@ import numpy as np
 from qualify.compare.divergence import finite
 from qualify.findings import Finding, Weight
 from qualify.record import ArmState, ExpectedRequest, RunRecord
-from qualify.runtable import RequestHead, RunTable
+from qualify.runtable import NO_TOKEN, RequestHead, RunTable
 from qualify.transcript import Arm, Decode, RunKey
 
 OWN_DOING = frozenset({ArmState.SERVED, ArmState.DIED, ArmState.HUNG})
@@ -17,6 +17,35 @@ OWN_DOING = frozenset({ArmState.SERVED, ArmState.DIED, ArmState.HUNG})
 
 PROBABILITY_SLACK = 1e-3
 """Listed probabilities may sum to so much over 1: 20 single-precision logprobs, rounded in transit."""
+
+
+def check_compared(record: RunRecord, decode: Decode, compared: Iterable[str]) -> list[Finding]:
+    """A finding for judged requests that were not compared, whatever the reason.
+
+    Args:
+        record: The run record.
+        decode: Way of decoding that was compared.
+        compared: Ids of the requests that were.
+    """
+    judged = {
+        request.request_id
+        for scenario in record.scenarios
+        if decode in scenario.decode_ways
+        for request in scenario.requests
+        if request.judged
+    }
+    left = sorted(judged - set(compared))
+    if not left:
+        return []
+    return [
+        Finding(
+            rule="not-compared",
+            weight=Weight.UNTESTED,
+            summary=f"{_count(left)} could not be compared: some run has no complete answer.",
+            advice="See the findings about runs and requests.",
+            request_ids=tuple(left),
+        )
+    ]
 
 
 def required_runs(record: RunRecord, forced_runs: int) -> tuple[RunKey, ...]:
@@ -40,9 +69,15 @@ def required_runs(record: RunRecord, forced_runs: int) -> tuple[RunKey, ...]:
 
 
 def check_runs(record: RunRecord, required: Iterable[RunKey]) -> list[Finding]:
-    """Findings about missing runs, missing or failed requests, and answers that cannot be."""
+    """Findings about missing runs, missing or failed requests, and answers that cannot be.
+
+    Args:
+        record: The run record.
+        required: Runs that must be there; further runs of a way of decoding that is judged are checked too.
+    """
     findings = []
-    for key in required:
+    further = {key for key in record.runs if expected_in(record, key)}
+    for key in sorted({*required, *further}, key=str):
         run = record.runs.get(key)
         if run is None or not run.heads:
             findings.append(_missing_run(record, key))
@@ -157,6 +192,12 @@ def usable(head: RequestHead) -> bool:
     return head.failure is None and head.complete and not _short(head)
 
 
+def incomparable(record: RunRecord, run: RunTable) -> set[str]:
+    """Requests of a run whose answers cannot be compared with the baseline's, though they are complete."""
+    astray = _not_forced(record, run) if run.key.decode is Decode.FORCED else []
+    return {*_over_one(run), *_other_width(record, run), *astray}
+
+
 def _answers(record: RunRecord, run: RunTable) -> list[Finding]:
     """NaN, infinite and missing values, probabilities over 1, forced tokens that did not come."""
     findings = []
@@ -182,6 +223,7 @@ def _answers(record: RunRecord, run: RunTable) -> list[Finding]:
                 over,
             )
         )
+    findings += _width(record, run)
     if run.key.decode is Decode.FORCED:
         astray = _not_forced(record, run)
         if astray:
@@ -205,6 +247,27 @@ def _over_one(run: RunTable) -> list[str]:
     with np.errstate(invalid="ignore"):
         mass = np.nansum(np.exp(run.top_logprobs.astype(np.float64)), axis=1)
     return [head.request_id for head in run.heads if np.any(mass[head.positions] > 1 + PROBABILITY_SLACK)]
+
+
+def _width(record: RunRecord, run: RunTable) -> list[Finding]:
+    differ = _other_width(record, run)
+    what = f"{_count(differ)} of run {run.key} list another number of most probable tokens than the baseline"
+    return [_untested("top-logprobs", run.key, what, differ)] if differ else []
+
+
+def _other_width(record: RunRecord, run: RunTable) -> list[str]:
+    """Lists of another length than the baseline's make divergences that are not there."""
+    first = record.runs.get(RunKey(Arm.BASELINE, run.key.decode, 1))
+    if first is None or run is first:
+        return []
+    theirs = _narrowest(first)
+    return [name for name, width in _narrowest(run).items() if theirs.get(name, width) != width]
+
+
+def _narrowest(run: RunTable) -> dict[str, int]:
+    """Fewest tokens that a request lists at any position; the emitted token may be listed on top of them."""
+    listed = (run.top_ids != NO_TOKEN).sum(axis=1)
+    return {head.request_id: int(listed[head.positions].min()) for head in run.heads if usable(head)}
 
 
 def _not_forced(record: RunRecord, run: RunTable) -> list[str]:

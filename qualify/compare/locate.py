@@ -103,7 +103,8 @@ def power(summary: Summary, limits: Limits) -> Power:
 
     gentle = None
     if not summary.exact and not unseen(CLEAR_FAULT):
-        gentle = rounded(_largest(unseen, limits.negligible / 16))
+        # What was added to this run's own excess, which may hide a fault already.
+        gentle = rounded(summary.shifted(_largest(unseen, limits.negligible / 16)).excess)
     return Power(
         requests=summary.requests,
         needed=needed,

@@ -1,0 +1,1 @@
+"""Judges transcripts that others recorded."""
