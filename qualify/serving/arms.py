@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from qualify.loopback import HOST
 from qualify.release import ArmConfiguration, Release
 from qualify.transcript import Arm
 
-HOST = "127.0.0.1"
 STEP_LOG = "steps.jsonl"
 FORCED_TOKENS = "ds4_kernels.forced_tokens:ForcedTokens"
 

@@ -2,50 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable
-from urllib.parse import urlsplit
 
-from qualify.errors import UsageError
+from qualify.loopback import loopback_url
 from qualify.serving.launcher import LOG_TAIL_LINES, Exit
-
-
-def loopback_url(text: str) -> str:
-    """Checks the URL of a server to attach to.
-
-    Args:
-        text: What the user gave.
-
-    Returns:
-        Scheme, host and port, without a trailing slash.
-
-    Raises:
-        UsageError: It is not an ``http`` URL of this machine's loopback interface.
-    """
-    advice = "Give http://127.0.0.1:PORT; to reach another machine's server, forward its port to this one."
-    try:
-        parts = urlsplit(text)
-        port = parts.port
-    except ValueError as error:
-        raise UsageError(f"{text!r} is not a URL: {error}", advice=advice) from error
-    if parts.scheme != "http" or port is None or parts.path.rstrip("/") or parts.query or parts.fragment:
-        raise UsageError(f"{text!r} is not of the form http://HOST:PORT", advice=advice)
-    if parts.username or parts.password:
-        raise UsageError("credentials in a server's URL would end up in the bundle", advice=advice)
-    if not _is_loopback(parts.hostname or ""):
-        raise UsageError(
-            f"load is sent to this machine only, and {parts.hostname!r} is not it", advice=advice
-        )
-    return f"http://{parts.netloc}"
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class AttachLauncher:

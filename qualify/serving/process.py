@@ -16,8 +16,9 @@ from pathlib import Path
 import psutil
 
 from qualify.errors import MachineryError, UsageError
+from qualify.loopback import HOST
 from qualify.serving import guard, logfile
-from qualify.serving.arms import HOST, ServerCommand, inherited_environment
+from qualify.serving.arms import ServerCommand, inherited_environment
 from qualify.serving.launcher import LOG_TAIL_LINES, Exit
 
 # vLLM gives its engine and worker processes such titles; they live as long as the server.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import httpx2
 import msgspec
 
+from qualify.loopback import http_client
 from qualify.serving.launcher import Exit, Server
 
 _INTERVAL_S = 0.2
@@ -126,8 +127,7 @@ async def wait_until_ready(
         How the wait ended.
     """
     started = time.monotonic()
-    # trust_env off: a proxy of the environment has no business between the harness and loopback
-    async with httpx2.AsyncClient(base_url=server.url, timeout=_ANSWER_WITHIN_S, trust_env=False) as client:
+    async with http_client(server.url, timeout_s=_ANSWER_WITHIN_S) as client:
         while True:
             exit_seen = server.ended()
             check = await _first_unmet(client, conditions) if exit_seen is None else Check(ok=False)

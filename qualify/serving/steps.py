@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from qualify.errors import EvidenceError
+from qualify.jsonlines import open_lines
 from qualify.steps import NO_REPLAY, Step, StepRow
 
 # vLLM makes "cmpl-<X-Request-Id>-<prompt's index>-<eight random characters>" of the id that it is given.
@@ -50,7 +51,7 @@ def read_steps(path: Path) -> Iterator[Step]:
     """Reads a step log, one step at a time.
 
     Args:
-        path: One JSON line for each engine step.
+        path: One JSON line for each engine step; plain, or compressed (``.gz``).
 
     Yields:
         The steps in order. A last line that was cut, as a killed server leaves it, is left out. Nothing where
@@ -62,7 +63,7 @@ def read_steps(path: Path) -> Iterator[Step]:
     if not path.exists():
         return
     expected: int | None = None
-    with path.open("rb") as log:
+    with open_lines(path) as log:
         for number, text in enumerate(log, start=1):
             if not text.endswith(b"\n"):
                 return  # it was being written when the server ended

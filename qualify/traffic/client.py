@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import httpx2
 import openai
 
+from qualify.loopback import http_client
 from qualify.traffic.answer import Answer, MalformedAnswerError, ServerSaidError
 from qualify.transcript import RequestFailure
 
@@ -66,14 +67,9 @@ async def open_client(url: str) -> AsyncIterator[openai.AsyncOpenAI]:
         url: The server's base URL.
 
     Yields:
-        A client that never retries, uses no proxy, and opens a connection for each request: a pooled one
-        that the server is just closing would look like a server that hung up.
+        A client that never retries.
     """
-    http = httpx2.AsyncClient(
-        timeout=None,
-        trust_env=False,
-        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
-    )
+    http = http_client(url, timeout_s=None)
     async with openai.AsyncOpenAI(
         base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=None, http_client=http
     ) as client:
@@ -131,7 +127,7 @@ async def _exchange(
     # token than the rest of the harness, and they would let malformed answers through.
     async with client.completions.with_streaming_response.create(
         model=model,
-        prompt=list(request.prompt),
+        prompt=[],  # in extra_body instead: the client's conversion walks over every token
         max_tokens=request.max_tokens,
         temperature=request.temperature,
         seed=request.seed,
@@ -155,6 +151,7 @@ async def _exchange(
 
 def _extensions(request: CompletionRequest) -> dict[str, object]:
     extensions: dict[str, object] = {
+        "prompt": list(request.prompt),
         "ignore_eos": True,
         "return_token_ids": True,
         "return_tokens_as_token_ids": True,

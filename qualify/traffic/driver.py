@@ -14,6 +14,7 @@ import httpx2
 import openai
 
 from qualify.errors import MachineryError, UsageError
+from qualify.loopback import http_client
 from qualify.scenario import Scenario
 from qualify.traffic.answer import Answer
 from qualify.traffic.client import CompletionRequest, Exchange, complete, open_client
@@ -339,8 +340,8 @@ class _Drive:
         """Why the server cannot be used any more; None where it can."""
         self._suspect = False
         try:
-            async with httpx2.AsyncClient(timeout=_HEALTH_WITHIN_S, trust_env=False) as client:
-                response = await client.get(f"{self._url}/health")
+            async with http_client(self._url, timeout_s=_HEALTH_WITHIN_S) as client:
+                response = await client.get("/health")
         except httpx2.TransportError as error:
             return f"requests failed and /health does not answer ({type(error).__name__})"
         if response.status_code != 200:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import httpx2
 
 from qualify.errors import MachineryError, UsageError
+from qualify.loopback import http_client
 from qualify.scenario import Arrival
 
 _ANSWER_WITHIN_S = 30.0
@@ -76,7 +77,7 @@ async def _sent(sending: Sending, after_s: float) -> None:
 
 @asynccontextmanager
 async def _held(url: str) -> AsyncIterator[None]:
-    async with httpx2.AsyncClient(base_url=url, timeout=_ANSWER_WITHIN_S, trust_env=False) as client:
+    async with http_client(url, timeout_s=_ANSWER_WITHIN_S) as client:
         await _post(client, "/pause", {"mode": "keep"})
         try:
             yield

@@ -5,49 +5,13 @@ from pathlib import Path
 import pytest
 
 from qualify.errors import UsageError
-from qualify.serving.attach import AttachLauncher, loopback_url
+from qualify.serving.attach import AttachLauncher
 from tests.fake_server.starting import fake_server
 
 
-@pytest.mark.parametrize(
-    ("text", "url"),
-    [
-        ("http://127.0.0.1:8000", "http://127.0.0.1:8000"),
-        ("http://127.0.0.1:8000/", "http://127.0.0.1:8000"),
-        ("http://localhost:1", "http://localhost:1"),
-        ("http://127.8.9.1:80", "http://127.8.9.1:80"),
-        ("http://[::1]:8000", "http://[::1]:8000"),
-    ],
-)
-def test_loopback_is_taken(text: str, url: str) -> None:
-    assert loopback_url(text) == url
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "http://10.0.0.1:8000",
-        "http://example.org:8000",
-        "http://127.0.0.1.example.org:8000",
-        "http://127.0.0.1@example.org:8000",
-        "http://0.0.0.0:8000",
-        "http://[::2]:8000",
-        "http://localhost.:8000x",
-        "https://127.0.0.1:8000",
-        "127.0.0.1:8000",
-        "http://127.0.0.1",
-        "http://127.0.0.1:99999",
-        "http://127.0.0.1:8000/v1",
-        "http://127.0.0.1:8000/?a=b",
-        "http://user:word@127.0.0.1:8000",
-        "http://[::1:8000",
-        "",
-    ],
-)
-def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        AttachLauncher(text)
-    assert "127.0.0.1" in caught.value.advice
+def test_url_elsewhere_is_refused() -> None:
+    with pytest.raises(UsageError, match="this machine only"):
+        AttachLauncher("http://10.0.0.1:8000")
 
 
 async def test_attached_server_is_left_running(tmp_path: Path) -> None:

