@@ -8,7 +8,6 @@ vLLM's own server sends for it.
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from qualify.errors import EvidenceError
+from qualify.jsonlines import open_lines
 
 MINUS_INFINITY = -9999.0
 
@@ -145,8 +145,7 @@ def read_transcripts(path: Path) -> Iterator[Transcript]:
     Raises:
         EvidenceError: A line is not a transcript; names file and line.
     """
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rb") as lines:
+    with open_lines(path) as lines:
         for number, line in enumerate(lines, start=1):
             try:
                 yield _decoder.decode(line)

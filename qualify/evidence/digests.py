@@ -27,6 +27,8 @@ for dist in metadata.distributions():
     found[name] = [dist.version, hashlib.sha256(record.encode()).hexdigest()]
     if name not in sys.argv[1:]:
         continue
+    if '"editable": true' in (dist.read_text("direct_url.json") or ""):
+        modified.append([name, "editable: its code is not pinned"])
     for path, digest, _ in csv.reader(io.StringIO(record)):
         if path.endswith(".py") and digest.startswith("sha256="):
             try:
@@ -91,7 +93,8 @@ class Distributions:
     Attributes:
         python: Version of its interpreter.
         distributions: (name, version, SHA-256 of its RECORD), sorted by name.
-        modified: (path, SHA-256 or ``missing``) of Python files that differ from their RECORD.
+        modified: (path, SHA-256 or ``missing``) of Python files that differ from their RECORD, and
+            distributions that are installed editable.
     """
 
     python: str
@@ -147,11 +150,8 @@ def machine() -> tuple[tuple[str, str], ...]:
     flags: set[str] = set()
     info = Path("/proc/cpuinfo")
     if info.exists():
-        fields = dict(
-            (part.strip() for part in line.split(":", 1))
-            for line in info.read_text().split("\n\n")[0].splitlines()
-            if ":" in line
-        )
+        lines = info.read_text().split("\n\n")[0].splitlines()
+        fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         model = fields.get("model name", model)
         flags = set(fields.get("flags", "").split())
     wide = sorted(flags & {"avx2", "avx512f", "avx512_bf16", "amx_bf16"})

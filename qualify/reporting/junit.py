@@ -30,8 +30,8 @@ def junit(verdict: Verdict) -> bytes:
             suite.add_testcase(_coverage_case(cell))
     document = JUnitXml("qualify")
     document.add_testsuite(suite)
-    document.update_statistics()
-    return bytes(document.tostring())
+    document.update_statistics()  # type: ignore[no-untyped-call]
+    return bytes(document.tostring())  # type: ignore[no-untyped-call]
 
 
 def _clean(text: str) -> str:

@@ -1,0 +1,182 @@
+"""Commands and options, nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import click
+from rich.console import Console
+
+from qualify import __version__
+from qualify.errors import ExitCode, QualifyError, UsageError
+from qualify.evidence.bundle import Bundle
+from qualify.evidence.digests import canonical_json
+from qualify.findings import Verdict
+from qualify.inputs import read_inputs
+from qualify.loopback import loopback_url
+from qualify.pipeline import Options, judge_bundle, run_release
+from qualify.planning import make_plan
+from qualify.reporting.progress import Progress
+from qualify.reporting.terminal import print_verdict
+from qualify.transcript import Arm
+
+_EXIT_CODES = """Exit codes: 0 qualified, 1 rejected, 2 wrong usage, 3 inconclusive, 4 the machinery failed,
+130 interrupted."""
+
+_release = click.argument("release", type=click.Path(exists=True, path_type=Path))
+_models = click.option(
+    "--models",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("models"),
+    show_default=True,
+    help="Directory for synthetic checkpoints.",
+)
+_without_control = click.option(
+    "--no-control", is_flag=True, help="Leave the control out; then nothing can be qualified."
+)
+_policy = click.option(
+    "--policy",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Judge by this policy instead of the release's or bundle's own.",
+)
+
+
+@click.group(epilog=_EXIT_CODES)
+@click.version_option(__version__, prog_name="qualify")
+def cli() -> None:
+    """Decides, with evidence, whether a composed LLM serving image may be published."""
+
+
+@cli.command(epilog=_EXIT_CODES)
+@_release
+@click.option(
+    "--bundles",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("bundles"),
+    show_default=True,
+    help="Directory that holds the bundles.",
+)
+@_models
+@_without_control
+@click.option(
+    "--attach",
+    "attached",
+    multiple=True,
+    metavar="ARM=URL",
+    help="Use a server that is already running on this machine, e.g. baseline=http://127.0.0.1:8001. "
+    "Give baseline and candidate, and control if there is one.",
+)
+@click.option("--port", type=click.IntRange(1024, 65535), help="Port for the servers; default: a free one.")
+@_policy
+@click.option("--fresh", is_flag=True, help="Serve every arm again, even if nothing has changed.")
+def run(
+    release: Path,
+    bundles: Path,
+    models: Path,
+    no_control: bool,
+    attached: tuple[str, ...],
+    port: int | None,
+    policy: Path | None,
+    fresh: bool,
+) -> int:
+    """Serves RELEASE (a directory with release.yaml, or the file) three ways and gives a verdict.
+
+    Arms that an earlier run has finished with the same inputs are not served again.
+    """
+    options = Options(
+        release=release,
+        bundles=bundles,
+        models=models,
+        with_control=not no_control,
+        urls=_urls(attached),
+        port=port,
+        policy=policy,
+        fresh=fresh,
+    )
+    return run_release(options, Progress(), _console())
+
+
+@cli.command("judge", epilog=_EXIT_CODES)
+@click.argument("bundle", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@_policy
+def judge_command(bundle: Path, policy: Path | None) -> int:
+    """Judges BUNDLE again and prints its verdict.json on standard output.
+
+    Needs no server, no GPU and no network. The summary for people goes to standard error.
+    """
+    return _print_judgement(judge_bundle(Bundle(bundle), policy), str(bundle))
+
+
+@cli.command(epilog=_EXIT_CODES)
+@_release
+@_models
+@_without_control
+@_policy
+def plan(release: Path, models: Path, no_control: bool, policy: Path | None) -> int:
+    """Checks RELEASE and prints what a run of it would do, without starting a server."""
+    inputs = read_inputs(release, with_control=not no_control, policy_file=policy)
+    planned = make_plan(inputs, {}, models).plan
+    sys.stdout.buffer.write(canonical_json({"plan_id": planned.plan_id, "plan": planned}))
+    return ExitCode.QUALIFIED
+
+
+def _urls(attached: tuple[str, ...]) -> dict[Arm, str]:
+    urls = {}
+    for item in attached:
+        name, separator, url = item.partition("=")
+        if not separator or name not in list(Arm):
+            raise UsageError(f"--attach {item}: give ARM=URL with ARM one of {', '.join(Arm)}")
+        if Arm(name) in urls:
+            raise UsageError(f"--attach gives {name} twice")
+        urls[Arm(name)] = loopback_url(url)
+    if urls and not {Arm.BASELINE, Arm.CANDIDATE} <= set(urls):
+        raise UsageError("--attach needs at least baseline=URL and candidate=URL")
+    return urls
+
+
+def _console() -> Console:
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 110)
+
+
+def _print_judgement(verdict: Verdict, where: str) -> int:
+    sys.stdout.buffer.write(canonical_json(verdict))
+    sys.stdout.flush()
+    console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 110)
+    print_verdict(console, verdict, where)
+    return verdict.result.exit_code
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def run_command_line() -> int:
+    """Runs the command line and turns every foreseeable error into a sentence and an exit code.
+
+    Returns:
+        The exit code.
+    """
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        return cli.main(standalone_mode=False) or ExitCode.QUALIFIED
+    except click.ClickException as error:
+        error.show()
+        return ExitCode.USAGE
+    except (KeyboardInterrupt, click.Abort):
+        print("interrupted", file=sys.stderr)
+        return ExitCode.INTERRUPTED
+    except QualifyError as error:
+        print(f"qualify: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.MACHINERY
+    except OSError as error:
+        # A full disk, a directory that cannot be written: the machine's trouble, not the release's.
+        print(f"qualify: {error}", file=sys.stderr)
+        return ExitCode.MACHINERY

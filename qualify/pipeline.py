@@ -1,0 +1,290 @@
+"""The stages of a run in order: plan, serve, judge, report, seal. Resumes what is already there."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from qualify import __version__
+from qualify.errors import EvidenceError, ExitCode, QualifyError
+from qualify.evidence.bundle import MANIFEST, Bundle, RunState, seal, verify
+from qualify.evidence.digests import canonical_json
+from qualify.evidence.recording import read_policy, read_record
+from qualify.findings import Verdict
+from qualify.gate import judge
+from qualify.inputs import Inputs, read_inputs
+from qualify.plan import Plan
+from qualify.planning import Planned, make_plan
+from qualify.record import ArmRecord, ArmState
+from qualify.reporting.junit import junit
+from qualify.reporting.progress import Progress
+from qualify.reporting.receipt import make_receipt
+from qualify.reporting.terminal import print_verdict
+from qualify.serve import serve_arm
+from qualify.transcript import Arm
+
+# An arm that ended so is evidence that stands; any other end says nothing and is served again.
+_FINAL = frozenset({ArmState.SERVED, ArmState.START_FAILED, ArmState.DIED, ArmState.HUNG})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the user asked for.
+
+    Attributes:
+        release: Release file or its directory.
+        bundles: Directory that holds bundles.
+        models: Directory that holds synthetic checkpoints.
+        with_control: False leaves the control out; then nothing can be qualified.
+        urls: Servers that are already running, by arm.
+        port: Port for the servers; None takes a free one.
+        policy: Used instead of the release's policy.
+        fresh: Serves every arm again, whatever is there.
+    """
+
+    release: Path
+    bundles: Path
+    models: Path
+    with_control: bool = True
+    urls: Mapping[Arm, str] = field(default_factory=dict)
+    port: int | None = None
+    policy: Path | None = None
+    fresh: bool = False
+
+
+@dataclass(slots=True)
+class Run:
+    """One run on its way through the stages.
+
+    Attributes:
+        options: What the user asked for.
+        inputs: The YAML files as types.
+        planned: The plan and what serving needs.
+        bundle: Where everything goes.
+        state: ``run.json``.
+        progress: Tells the user what happens.
+    """
+
+    options: Options
+    inputs: Inputs
+    planned: Planned
+    bundle: Bundle
+    state: RunState
+    progress: Progress
+
+    @property
+    def plan(self) -> Plan:
+        """The plan."""
+        return self.planned.plan
+
+
+def run_release(options: Options, progress: Progress, console: Console) -> ExitCode:
+    """Runs a release from its file to the exit code.
+
+    Args:
+        options: What the user asked for.
+        progress: Tells the user what happens.
+        console: Where the verdict is printed.
+
+    Returns:
+        The exit code: the verdict's, or why there could be none.
+
+    Raises:
+        QualifyError: Before anything was started.
+    """
+    inputs = read_inputs(options.release, with_control=options.with_control, policy_file=options.policy)
+    progress.say(f"plan: {inputs.release.name}")
+    planned = make_plan(inputs, options.urls, options.models)
+    finished = None if options.fresh or options.urls else _finished_bundle(options.bundles, planned.plan)
+    if finished is not None:
+        progress.say(f"nothing has changed since {finished.root}; nothing is served again")
+        verdict = judge_bundle(finished)
+        print_verdict(console, verdict, str(finished.root))
+        return verdict.result.exit_code
+    run = _open_run(options, inputs, planned, progress)
+    progress.say(f"bundle: {run.bundle.root}")
+    trouble = _serve(run)
+    verdict = judge_bundle(run.bundle)
+    _report(run, verdict, console)
+    return trouble or verdict.result.exit_code
+
+
+def judge_bundle(bundle: Bundle, policy_file: Path | None = None) -> Verdict:
+    """Judges a bundle; needs nothing but the bundle.
+
+    Args:
+        bundle: A bundle, complete or not.
+        policy_file: Used instead of the bundle's own policy.
+
+    Returns:
+        The verdict: the same for the same bundle and policy, byte for byte in its canonical JSON.
+
+    Raises:
+        EvidenceError: The bundle is damaged.
+        UsageError: The policy is wrong.
+    """
+    if (bundle.root / MANIFEST).exists():
+        verify(bundle)
+    policy, digest = read_policy(bundle, policy_file)
+    return judge(read_record(bundle), policy, digest)
+
+
+def _bundles_of(directory: Path, release: str) -> list[Bundle]:
+    """Bundles of a release, newest first."""
+    roots = [path for path in directory.glob(f"{release}-*") if (path / "run.json").is_file()]
+    return [Bundle(path) for path in sorted(roots, key=lambda path: path.stat().st_mtime_ns, reverse=True)]
+
+
+def _finished_bundle(directory: Path, plan: Plan) -> Bundle | None:
+    for bundle in _bundles_of(directory, plan.release):
+        if _state(bundle) == ("complete", plan.plan_id) and (bundle.root / MANIFEST).exists():
+            return bundle
+    return None
+
+
+def _state(bundle: Bundle) -> tuple[str, str]:
+    try:
+        state = bundle.read("run.json", RunState)
+    except EvidenceError:
+        return ("unreadable", "")
+    return (state.status, state.plan_id)
+
+
+def _open_run(options: Options, inputs: Inputs, planned: Planned, progress: Progress) -> Run:
+    plan = planned.plan
+    now = datetime.datetime.now(datetime.UTC)
+    root = options.bundles / f"{plan.release}-{now:%Y%m%dT%H%M%S%f}-{plan.plan_id[:8]}"
+    root.mkdir(parents=True)
+    bundle = Bundle(root)
+    state = RunState(
+        status="incomplete",
+        why="the harness was ended before it could say why",
+        date=now.isoformat(timespec="seconds"),
+        harness=__version__,
+        plan_id=plan.plan_id,
+    )
+    bundle.write("run.json", state)
+    bundle.write("plan.json", plan)
+    for name, text in inputs.texts.items():
+        bundle.write_bytes(name, text.encode())
+    run = Run(options, inputs, planned, bundle, state, progress)
+    if not options.fresh and not options.urls:
+        _adopt(run)
+    return run
+
+
+def _adopt(run: Run) -> None:
+    """Takes over the arms that an earlier run with the same inputs has finished.
+
+    All of them come from one bundle, and the baseline is the first: the others were driven with its tokens.
+    """
+    best: tuple[int, Bundle | None] = (0, None)
+    for bundle in _bundles_of(run.options.bundles, run.plan.release):
+        count = _adoptable(bundle, run.plan)
+        if count > best[0]:
+            best = (count, bundle)
+    count, source = best
+    if source is None:
+        return
+    for planned in run.plan.arms[:count]:
+        shutil.copytree(source.arm(planned.arm), run.bundle.arm(planned.arm))
+        run.progress.say(f"{planned.arm}: unchanged, taken from {source.root.name}")
+    adopted = tuple((str(planned.arm), source.root.name) for planned in run.plan.arms[:count])
+    run.state = replace(run.state, adopted=adopted)
+    run.bundle.write("run.json", run.state)
+
+
+def _adoptable(bundle: Bundle, plan: Plan) -> int:
+    """How many of the plan's first arms the bundle has finished with the same inputs."""
+    if not (bundle.root / MANIFEST).exists():
+        return 0
+    try:
+        verify(bundle)
+        old = {arm.arm: arm.stage_sha256 for arm in bundle.read("plan.json", Plan).arms}
+        ends = {
+            arm: bundle.read(f"arms/{arm}/arm.json", ArmRecord).state for arm in old if _ended(bundle, arm)
+        }
+    except EvidenceError:
+        return 0
+    same = (
+        old.get(planned.arm) == planned.stage_sha256 and ends.get(planned.arm) in _FINAL
+        for planned in plan.arms
+    )
+    return sum(1 for _ in itertools.takewhile(bool, same))
+
+
+def _ended(bundle: Bundle, arm: Arm) -> bool:
+    return (bundle.arm(arm) / "arm.json").exists()
+
+
+def _serve(run: Run) -> ExitCode | None:
+    """Serves each arm that is not there yet.
+
+    Returns:
+        The exit code where there is trouble that no verdict can speak of; None otherwise.
+    """
+    outcome: tuple[str, ExitCode | None] = ("", None)
+    for planned in run.plan.arms:
+        if _ended(run.bundle, planned.arm):
+            record = run.bundle.read(f"arms/{planned.arm}/arm.json", ArmRecord)
+        else:
+            try:
+                record = serve_arm(
+                    run.inputs, run.planned, planned, run.bundle, run.options.port, run.progress
+                )
+            except QualifyError as error:
+                run.progress.say(f"{planned.arm}: {error}")
+                outcome = (str(error), error.exit_code)
+                break
+            run.bundle.write(f"arms/{planned.arm}/arm.json", record)
+        outcome = _consequence(record)
+        run.progress.say(f"{planned.arm}: {record.state}" + (f" ({record.detail})" if record.detail else ""))
+        if record.state is not ArmState.SERVED:
+            break
+    why, trouble = outcome
+    complete = not why
+    run.state = replace(run.state, status="complete" if complete else "incomplete", why=why)
+    run.bundle.write("run.json", run.state)
+    return trouble
+
+
+def _consequence(record: ArmRecord) -> tuple[str, ExitCode | None]:
+    """Why the run is not complete because of an arm, and the exit code where no verdict can speak of it."""
+    why = f"{record.arm}: {record.state}" + (f": {record.detail}" if record.detail else "")
+    if record.state is ArmState.SERVED:
+        return "", None
+    if record.state is ArmState.INTERRUPTED:
+        return why, ExitCode.INTERRUPTED
+    if record.state is ArmState.MACHINERY:
+        return why, ExitCode.MACHINERY
+    if record.state is ArmState.KILLED:
+        return why, None
+    if record.arm is Arm.BASELINE:
+        return why, ExitCode.MACHINERY
+    if record.state is ArmState.NEVER_READY:
+        return why, None
+    # The candidate's own failure is evidence and needs no control; the control's leaves the verdict open.
+    return "", None
+
+
+def _report(run: Run, verdict: Verdict, console: Console) -> None:
+    writers: dict[str, Callable[[], bytes]] = {
+        "verdict.json": lambda: canonical_json(verdict),
+        "receipt.json": lambda: canonical_json(make_receipt(run.plan, run.state, verdict)),
+        "junit.xml": lambda: junit(verdict),
+    }
+    for name, content in writers.items():
+        run.bundle.write_bytes(name, content())
+    summary = run.bundle.root / "summary.txt"
+    with summary.open("w", encoding="utf-8") as stream:
+        print_verdict(Console(file=stream, width=110), verdict, run.bundle.root.name)
+    seal(run.bundle)
+    print_verdict(console, verdict, str(run.bundle.root))
+    if run.state.status != "complete":
+        console.print(f"this bundle is incomplete: {run.state.why}", markup=False, soft_wrap=True)

