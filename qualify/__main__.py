@@ -1,7 +1,7 @@
 """Entry point of `qualify` and `python -m qualify`.
 
-Python ends a process with exit code 1 for any uncaught exception, which here would read as *rejected*. A mistake
-of the harness itself, at import too, is the machinery's failure.
+Python ends a process with exit code 1 for any uncaught exception, which here would read as *rejected*. A
+mistake of the harness itself, at import too, is the machinery's failure.
 """
 
 import sys
