@@ -35,6 +35,7 @@ class AttachedServer:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self.observable = False
         self.peak_rss_bytes: int | None = None
 
     def ended(self) -> Exit | None:

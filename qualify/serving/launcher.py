@@ -36,6 +36,10 @@ class Server(Protocol):
     def url(self) -> str:
         """Base URL without a trailing slash, on loopback."""
 
+    @property
+    def observable(self) -> bool:
+        """True where its processes and its log can be seen: it can be told how it ended."""
+
     def ended(self) -> Exit | None:
         """What was seen of its end; None while all of it runs. Cheap: called several times a second."""
 

@@ -148,6 +148,11 @@ class ProcessServer:
         return self._url
 
     @property
+    def observable(self) -> bool:
+        """Always True."""
+        return True
+
+    @property
     def pid(self) -> int:
         """Process id of the main process, which leads its session."""
         return self._process.pid

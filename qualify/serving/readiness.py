@@ -79,6 +79,16 @@ async def healthy(client: httpx2.AsyncClient) -> Check:
     return Check(response.status_code == 200, f"/health answers {response.status_code}")
 
 
+async def is_healthy(url: str) -> bool:
+    """Asks a server for ``/health`` once.
+
+    Args:
+        url: Its base URL.
+    """
+    async with http_client(url, timeout_s=_ANSWER_WITHIN_S) as client:
+        return (await healthy(client)).ok
+
+
 class _Model(msgspec.Struct):
     id: str
 

@@ -12,7 +12,14 @@ from qualify.errors import MachineryError
 from qualify.record import ArmRecord, ArmState
 from qualify.serving.endings import Ending, classify, told_to_stop
 from qualify.serving.launcher import Exit, Launcher, Server
-from qualify.serving.readiness import Readiness, WaitProgress, healthy, serves, wait_until_ready
+from qualify.serving.readiness import (
+    Readiness,
+    WaitProgress,
+    healthy,
+    is_healthy,
+    serves,
+    wait_until_ready,
+)
 from qualify.transcript import Arm
 
 _WATCH_EVERY_S = 0.2
@@ -20,6 +27,8 @@ _WATCH_EVERY_S = 0.2
 _SETTLE_S = 0.5
 # A main process that closes its socket first may take this long to be gone (stack dump, clean-up).
 _GONE_WITHIN_S = 10.0
+# A server that is attached to is said to be running already.
+_ATTACHED_WITHIN_S = 10.0
 
 Use = Callable[[Server], Awaitable[str | None]]
 
@@ -90,7 +99,9 @@ async def serve_async(
         readiness = await wait_until_ready(
             server,
             (healthy, serves(session.served_name)),
-            within_s=session.ready_within_s,
+            within_s=session.ready_within_s
+            if server.observable
+            else min(session.ready_within_s, _ATTACHED_WITHIN_S),
             progress=progress,
         )
         if readiness.ready:
@@ -118,6 +129,8 @@ async def _not_ready(server: Server, readiness: Readiness) -> Ending:
         return await _settled(server, readiness.exit, ready=False)
     if readiness.final:
         return Ending(ArmState.MACHINERY, f"another server answers at {server.url}: {readiness.why}")
+    if not server.observable:
+        return Ending(ArmState.MACHINERY, f"there is no usable server at {server.url}: {readiness.why}")
     return Ending(ArmState.NEVER_READY, f"not ready after {readiness.elapsed_s:.0f} s: {readiness.why}")
 
 
@@ -135,6 +148,10 @@ async def _used(server: Server, use: Use) -> Ending:
         await _cancelled(task, "interrupted by the user")
         raise
     trouble = task.result()
+    if trouble and not server.observable:
+        # a hang can be told from outside, an end cannot be explained
+        state = ArmState.HUNG if await is_healthy(server.url) else ArmState.KILLED
+        return Ending(state, f"{trouble}; what became of an attached server cannot be seen")
     seen = await _end_within(server, 0 if trouble is None else _GONE_WITHIN_S)
     if seen:
         return await _settled(server, seen, ready=True)

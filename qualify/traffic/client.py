@@ -111,7 +111,7 @@ async def complete(
         exchange.failure = _failure("http", f"error in mid-answer: {error}", error.status)
     except openai.APIStatusError as error:
         exchange.failure = _failure("http", error.response.text or error.message, error.status_code)
-    except (openai.APIConnectionError, httpx2.TransportError) as error:
+    except (openai.APIConnectionError, httpx2.RequestError) as error:
         exchange.failure = _connection_failure(error)
 
 

@@ -15,6 +15,7 @@ from qualify.loopback import http_client
 from qualify.scenario import Arrival
 
 _ANSWER_WITHIN_S = 30.0
+_UNKNOWN_ENDPOINT = (404, 405)
 # vLLM sends a stream's headers from the very task that then puts the request into the engine's queue, with
 # nothing in between but the handling of this one request; the next one is sent after that.
 _INTO_QUEUE_S = 0.05
@@ -42,8 +43,8 @@ async def send_round(arrival: Arrival, sendings: Sequence[Sending], url: str) ->
         url: The server, which is paused and resumed where arrival is ``held``.
 
     Raises:
-        UsageError: The server refuses to be paused or resumed.
-        MachineryError: It does not answer when told to.
+        UsageError: The server has no way of being paused.
+        MachineryError: It fails to pause or resume.
         asyncio.CancelledError: The caller was cancelled; all requests have ended then.
     """
     tasks: list[asyncio.Task[None]] = []
@@ -95,9 +96,11 @@ async def _post(client: httpx2.AsyncClient, path: str, parameters: dict[str, str
         response = await client.post(path, params=parameters)
     except httpx2.TransportError as error:
         raise MachineryError(f"POST {path} was not answered ({type(error).__name__})", where=where) from error
-    if response.status_code != 200:
+    if response.status_code in _UNKNOWN_ENDPOINT:
         raise UsageError(
             f"POST {path} was answered with {response.status_code}",
             where=where,
             advice="Arrival 'held' needs a server with VLLM_SERVER_DEV_MODE=1; 'together' needs nothing.",
         )
+    if response.status_code != 200:
+        raise MachineryError(f"POST {path} was answered with {response.status_code}", where=where)

@@ -80,6 +80,8 @@ class Handlers:
         return JSONResponse({"status": "paused"})
 
     async def resume(self, _: HttpRequest) -> Response:
+        if self.misbehaviour is Misbehaviour.BAD_RESUME:
+            return JSONResponse({"error": "it broke"}, status_code=500)
         self.engine.paused = False
         return JSONResponse({"status": "resumed"})
 

@@ -34,6 +34,7 @@ class Misbehaviour(StrEnum):
     WRONG_ROW = "wrong-row"  # rows other than 0 answer from another distribution
     IGNORE_FORCED = "ignore-forced"
     NO_PAUSE = "no-pause"  # /pause answers 404
+    BAD_RESUME = "bad-resume"  # /resume answers 500
     # under load
     DIE_UNDER_LOAD = "die-under-load"  # aborts
     EXIT_UNDER_LOAD = "exit-under-load"  # exit code 0, no word

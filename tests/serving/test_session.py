@@ -267,5 +267,27 @@ async def test_attached_server_under_another_name(tmp_path: Path) -> None:
 async def test_nobody_to_attach_to() -> None:
     session = Session(arm=Arm.BASELINE, fault=None, served_name=NAME, ready_within_s=0.5)
     record = await serve(AttachLauncher(f"http://127.0.0.1:{free_port()}"), session=session)
-    assert record.state is ArmState.NEVER_READY
+    assert record.state is ArmState.MACHINERY
+    assert "there is no usable server" in record.detail
     assert "/health does not answer" in record.detail
+
+
+async def test_attached_server_that_goes_away_is_no_finding(tmp_path: Path) -> None:
+    async with fake_server(tmp_path) as server:
+
+        async def use(_: Server) -> str:
+            await server.stop()
+            return "requests failed"
+
+        record = await serve(AttachLauncher(server.url), use)
+    assert record.state is ArmState.KILLED
+    assert record.detail == "requests failed; what became of an attached server cannot be seen"
+
+
+async def test_attached_server_that_hangs_is_told_from_outside(tmp_path: Path) -> None:
+    async def use(_: Server) -> str:
+        return "nothing heard"
+
+    async with fake_server(tmp_path) as server:
+        record = await serve(AttachLauncher(server.url), use)
+    assert record.state is ArmState.HUNG

@@ -218,6 +218,14 @@ async def test_held_needs_a_server_that_can_be_paused(tmp_path: Path) -> None:
             await drive(server.url, tmp_path, scenarios=[one_phase({"kind": "held"})])
 
 
+async def test_server_that_cannot_be_resumed_is_a_lost_one(tmp_path: Path) -> None:
+    async with fake_server(tmp_path, "bad-resume") as server:
+        outcome, transcripts = await drive(server.url, tmp_path, scenarios=[one_phase({"kind": "held"})])
+    assert outcome.end is DriveEnd.LOST
+    assert "/resume was answered with 500" in str(outcome.trouble)
+    assert [item.failure.kind for item in transcripts if item.failure] == ["cancelled"] * 4
+
+
 async def test_held_needs_streaming(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="needs stream: true"):
         await drive("http://127.0.0.1:1", tmp_path, scenarios=[one_phase({"kind": "held"}, stream=False)])
