@@ -12,12 +12,13 @@ from __future__ import annotations
 import enum
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
 from ds4_kernels.c128a import reference
-from ds4_kernels.c128a.layout import NO_ENTRY, Batch, Buffers, Result
+from ds4_kernels.c128a.faulty import MetadataFault, with_fault
+from ds4_kernels.c128a.layout import NO_DCP, NO_ENTRY, Batch, Buffers, Builder, ViewDesign
 from ds4_kernels.faults import FAULT_VARIABLE, Fault, FaultForm, requested_fault
 
 REPLAY_VARIABLE = "DS4_REPLAY"
@@ -25,9 +26,6 @@ ROWS_VARIABLE = "DS4_FAULT_ROWS"
 STEPS_VARIABLE = "DS4_FAULT_STEPS"
 DEFAULT_ABORT_ROWS = 4
 DEFAULT_ABORT_STEPS = 20
-FAULTY_STEP_INTERVAL = 8
-
-Writer = Callable[[Batch, Buffers, int], Result]
 
 
 class ReplayMode(enum.Enum):
@@ -98,113 +96,18 @@ def _positive(environment: Mapping[str, str], name: str, default: int) -> int:
     return int(value)
 
 
-def write_right(batch: Batch, buffers: Buffers, step: int) -> Result:
-    """Write a step's decode rows as the contract asks.
-
-    Args:
-        batch: the step's decode tokens.
-        buffers: the preallocated buffers.
-        step: not used (a :data:`Writer` gets the number of the decode step).
-
-    Returns:
-        Views of the buffers.
-    """
-    return reference.build(batch, buffers)
-
-
-def _packed(batch: Batch, buffers: Buffers) -> Buffers:
-    """View buffers as if their rows were only the active width apart."""
-
-    def pack(rows: torch.Tensor) -> torch.Tensor:
-        fitting = rows.numel() // batch.width
-        return rows.view(-1)[: fitting * batch.width].view(fitting, batch.width)
-
-    return Buffers(pack(buffers.decode), buffers.lens, pack(buffers.prefill))
-
-
-def _rows(batch: Batch, start: int, end: int) -> Batch:
-    """Cut decode rows ``start`` to ``end`` out of a batch of nothing but decode rows."""
-    cut = slice(start, end)
-    return replace(
-        batch,
-        positions=batch.positions[cut],
-        num_decode_tokens=end - start,
-        token_to_req=batch.token_to_req[cut],
-        slot_mapping=batch.slot_mapping[cut],
-    )
-
-
-def write_packed(batch: Batch, buffers: Buffers, step: int) -> Result:
-    """Write rows one active width apart: right only for row 0, or if the active width is the capacity."""
-    return reference.build(batch, _packed(batch, buffers))
-
-
-def write_packed_last_row(batch: Batch, buffers: Buffers, step: int) -> Result:
-    """Write the last row where :func:`write_packed` would, then the others right, over it where they meet."""
-    last = batch.num_decode_tokens - 1
-    packed = _packed(batch, buffers)
-    shifted = Buffers(packed.decode[last:], buffers.lens[last:], packed.prefill[last:])
-    reference.build(_rows(batch, last, last + 1), shifted)
-    reference.build(_rows(batch, 0, last), buffers)
-    return Result(buffers.decode[: last + 1], buffers.lens[: last + 1], buffers.prefill[:0])
-
-
-def write_packed_every_8th_step(batch: Batch, buffers: Buffers, step: int) -> Result:
-    """Write as :func:`write_packed` in steps 8, 16, ..., right in the others."""
-    faulty = step % FAULTY_STEP_INTERVAL == 0
-    return write_packed(batch, buffers, step) if faulty else write_right(batch, buffers, step)
-
-
-def write_stale_tail(batch: Batch, buffers: Buffers, step: int) -> Result:
-    """Write each row's entries and leave the columns after them alone."""
-    before = buffers.decode[: batch.num_decode_tokens].clone()
-    result = reference.build(batch, buffers)
-    result.decode.copy_(torch.where(result.decode == NO_ENTRY, before, result.decode))
-    return result
-
-
-def write_short_lengths(batch: Batch, buffers: Buffers, step: int) -> Result:
-    """Write lengths that are one too small."""
-    result = reference.build(batch, buffers)
-    result.lens.sub_(1).clamp_(min=0)
-    return result
-
-
-def write_neighbour(batch: Batch, buffers: Buffers, step: int) -> Result:
-    """Resolve each row through the next row's request, the last through the first's."""
-    neighbours = batch.token_to_req[: batch.num_decode_tokens].roll(-1)
-    return reference.build(replace(batch, token_to_req=neighbours), buffers)
-
-
-def write_without_newest(batch: Batch, buffers: Buffers, step: int) -> Result:
-    """Write -1 in place of each row's newest entry."""
-    result = reference.build(batch, buffers)
-    rows = (result.lens > 0).nonzero().squeeze(-1)
-    result.decode[rows, result.lens[rows].long() - 1] = NO_ENTRY
-    return result
-
-
-FAULTY_WRITERS: Mapping[str, Writer] = {
-    "packed-stride": write_packed,
-    "packed-stride-last-row": write_packed_last_row,
-    "packed-stride-every-8th-step": write_packed_every_8th_step,
-    "stale-tail": write_stale_tail,
-    "lengths-off-by-one": write_short_lengths,
-    "neighbour-block-table": write_neighbour,
-    "newest-entry-missing": write_without_newest,
-}
-
-
-def writer_for(fault: Fault | None) -> Writer:
-    """Choose how decode rows are written.
+def builder_for(fault: Fault | None) -> Builder:
+    """Choose how the metadata is built.
 
     Args:
         fault: the fault put in, if any.
 
     Returns:
-        The right writer, unless the fault is one of metadata.
+        The reference builder, with the fault in it if it is one of metadata; it may keep state across steps.
     """
-    return FAULTY_WRITERS[fault.name] if fault is not None and fault.in_metadata else write_right
+    if fault is None or not fault.in_metadata:
+        return reference.build
+    return with_fault(reference.build, MetadataFault(fault.name))
 
 
 class EmulatedReplay:
@@ -214,19 +117,18 @@ class EmulatedReplay:
         rows_replayed: decode rows of the last step that were read through the captured view.
     """
 
-    def __init__(self, buffers: Buffers, writer: Writer) -> None:
+    def __init__(self, buffers: Buffers, builder: Builder) -> None:
         """Fill the buffers with -1 and capture the read.
 
         Args:
             buffers: vLLM's preallocated buffers.
-            writer: writes a step's decode rows into them.
+            builder: writes a step's decode rows into them.
         """
         buffers.decode.fill_(NO_ENTRY)
         buffers.lens.zero_()
         self.rows_replayed = 0
         self._buffers = buffers
-        self._writer = writer
-        self._decode_steps = 0
+        self._builder = builder
         self._captured = buffers.decode.as_strided(buffers.decode.shape, (buffers.capacity, 1))
 
     def step(self, batch: Batch, only_decodes: bool) -> tuple[torch.Tensor, torch.Tensor]:
@@ -243,10 +145,9 @@ class EmulatedReplay:
         rows = batch.num_decode_tokens
         self.rows_replayed = rows if only_decodes else 0
         if rows:
-            self._decode_steps += 1
-            fresh = self._writer(batch, self._buffers, self._decode_steps)
-        if not only_decodes and rows:
-            return fresh.decode, fresh.lens
+            built = self._builder(batch, self._buffers, NO_DCP, ViewDesign.ACTIVE_WIDTH)
+            if not only_decodes:
+                return built.decode, built.lens
         return self._captured[:rows], self._buffers.lens[:rows]
 
 

@@ -112,6 +112,13 @@ def test_what_is_not_finite_comes_back_as_nan(bad):
     assert loaded[0, 64:].isfinite().all()
 
 
+@given(st.lists(st.integers(min_value=-1, max_value=29), min_size=1, max_size=40))
+def test_distinct_slots(slots):
+    used, places = layout.distinct_slots(torch.tensor(slots), 30)
+    assert used.tolist() == sorted(set(slots) - {-1})
+    assert [used[place].item() if place >= 0 else -1 for place in places] == slots
+
+
 def test_storing_nothing_is_allowed():
     cache = torch.full((1, LATENT_PAGE_BYTES), 5, dtype=torch.uint8)
     nothing = torch.zeros(0, dtype=torch.int64)

@@ -2,16 +2,15 @@
 
 import pytest
 import torch
+from ds4_kernels.c128a import reference
 from ds4_kernels.c128a.layout import Batch, Buffers
 from ds4_kernels.emulated_replay import (
-    FAULTY_WRITERS,
     AbortUnderLoad,
     EmulatedReplay,
     ReplayMode,
     ReplaySettings,
+    builder_for,
     read_settings,
-    write_right,
-    writer_for,
 )
 from ds4_kernels.faults import CATALOGUE
 from hypothesis import given
@@ -51,8 +50,8 @@ def read(replay: EmulatedReplay, batch: Batch, only_decodes: bool = True) -> lis
 
 
 def replay_with(name: str | None) -> EmulatedReplay:
-    writer = FAULTY_WRITERS[name] if name else write_right
-    return EmulatedReplay(Buffers.allocate(ROWS, CAPACITY, fill=-77), writer)
+    builder = builder_for(CATALOGUE[name] if name else None)
+    return EmulatedReplay(Buffers.allocate(ROWS, CAPACITY, fill=-77), builder)
 
 
 SHORT = [300, 1500, 130, 2900]
@@ -61,7 +60,7 @@ WIDE = [20_000, 17_000, 20_000, 18_000]  # more than 128 entries: the active wid
 
 def test_buffers_start_at_minus_one():
     buffers = Buffers.allocate(ROWS, CAPACITY, fill=-77)
-    EmulatedReplay(buffers, write_right)
+    EmulatedReplay(buffers, reference.build)
     assert (buffers.decode == -1).all()
 
 
@@ -72,7 +71,7 @@ def test_buffers_start_at_minus_one():
         max_size=6,
     )
 )
-def test_the_right_writer_reads_right_after_any_history(history):
+def test_the_right_builder_reads_right_after_any_history(history):
     replay = replay_with(None)
     for step, contexts in enumerate(history):
         batch = batch_of(contexts, first_page=step * 10_000)
@@ -151,7 +150,7 @@ def test_packed_every_8th_step():
 
 def test_stale_tail_keeps_old_columns_but_reads_right():
     buffers = Buffers.allocate(ROWS, CAPACITY)
-    replay = EmulatedReplay(buffers, FAULTY_WRITERS["stale-tail"])
+    replay = EmulatedReplay(buffers, builder_for(CATALOGUE["stale-tail"]))
     read(replay, batch_of([2900, 2900]))
     batch = batch_of([300, 300])
     assert read(replay, batch) == expected_rows(batch)
@@ -182,12 +181,12 @@ def test_padding_rows_read_nothing():
     assert read(replay_with(None), batch)[3] == []
 
 
-@pytest.mark.parametrize("name", FAULTY_WRITERS)
+@pytest.mark.parametrize("name", [n for n, f in CATALOGUE.items() if f.in_metadata])
 def test_no_fault_writes_beyond_the_buffers(name):
     memory = torch.full((ROWS * CAPACITY + 512,), -77, dtype=torch.int32)
     decode = memory[256 : 256 + ROWS * CAPACITY].view(ROWS, CAPACITY)
     spare = Buffers.allocate(ROWS, CAPACITY)
-    replay = EmulatedReplay(Buffers(decode, spare.lens, spare.prefill), FAULTY_WRITERS[name])
+    replay = EmulatedReplay(Buffers(decode, spare.lens, spare.prefill), builder_for(CATALOGUE[name]))
     for contexts in ([2900] * ROWS, [20_000] * ROWS, [300]):
         for _ in range(8):
             read(replay, batch_of(contexts))
@@ -205,12 +204,12 @@ class TestSettings:
         settings = read_settings({"DS4_REPLAY": "emulated"})
         assert settings.mode is ReplayMode.EMULATED
         assert settings.mode.label == "emulated replay"
-        assert writer_for(settings.fault) is write_right
+        assert builder_for(settings.fault) is reference.build
 
     def test_control(self):
         settings = read_settings({"DS4_REPLAY": "emulated", "DS4_FAULT": "packed-stride", **CONFIRMED})
         assert settings.fault is CATALOGUE["packed-stride"]
-        assert writer_for(settings.fault) is FAULTY_WRITERS["packed-stride"]
+        assert builder_for(settings.fault) is not reference.build
 
     def test_an_unknown_mode_is_refused(self):
         with pytest.raises(ValueError, match=r"DS4_REPLAY='capacity': expected one of fresh, emulated"):
@@ -229,7 +228,7 @@ class TestSettings:
         }
         settings = read_settings(environment)
         assert (settings.abort_rows, settings.abort_steps) == (7, 3)
-        assert writer_for(settings.fault) is write_right
+        assert builder_for(settings.fault) is reference.build
 
     @pytest.mark.parametrize("value", ["0", "-1", "few", "1.5", ""])
     def test_wrong_numbers_are_refused(self, value):

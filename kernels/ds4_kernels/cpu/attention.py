@@ -14,7 +14,14 @@ import os
 import torch
 
 from ds4_kernels.cpu import native
-from ds4_kernels.cpu.cache_layout import NOPE_DIM, ROPE_DIM, apply_rope, load_latents, store_latents
+from ds4_kernels.cpu.cache_layout import (
+    NOPE_DIM,
+    ROPE_DIM,
+    apply_rope,
+    distinct_slots,
+    load_latents,
+    store_latents,
+)
 
 ATTENTION_VARIABLE = "DS4_CPU_ATTENTION"
 ROWS_AT_ONCE = 32  # bounds the [rows, keys, 512] intermediate of the torch implementation
@@ -105,13 +112,8 @@ def gather_keys(
     Returns:
         float32 ``[U, 512]`` and, for each slot, its row in that, -1 = none: int64 ``[T, K]``.
     """
-    used = torch.zeros(cache.shape[0] * page_entries + 1, dtype=torch.bool)
-    used[slots] = True  # -1 marks the extra last place
-    used[-1] = False
-    entries = used.nonzero().squeeze(-1)
-    row_of = torch.full((used.shape[0],), -1, dtype=torch.int64)
-    row_of[entries] = torch.arange(entries.shape[0])
-    return load_latents(cache, entries, page_entries), row_of[slots]
+    used, rows = distinct_slots(slots, cache.shape[0] * page_entries)
+    return load_latents(cache, used, page_entries), rows
 
 
 def paged_attention(

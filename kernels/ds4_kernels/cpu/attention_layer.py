@@ -26,7 +26,7 @@ from vllm.v1.kv_cache_interface import AttentionSpec
 from ds4_kernels.c128a.layout import NO_ENTRY, Batch, Buffers, active_width
 from ds4_kernels.cpu.attention import paged_attention, undo_rope
 from ds4_kernels.cpu.cache_layout import ROPE_DIM
-from ds4_kernels.emulated_replay import EmulatedReplay, ReplayMode, ReplaySettings, writer_for
+from ds4_kernels.emulated_replay import EmulatedReplay, ReplayMode, ReplaySettings, builder_for
 
 C128A_RATIO = 128
 
@@ -279,7 +279,7 @@ def emulated_builder(
             buffers = Buffers(
                 self.c128a_global_decode_buffer, self.c128a_decode_lens_buffer, self.c128a_prefill_buffer
             )
-            self._replay = EmulatedReplay(buffers, writer_for(settings.fault))
+            self._replay = EmulatedReplay(buffers, builder_for(settings.fault))
             on_replay(self._replay)
 
         def _build_c128a_metadata(

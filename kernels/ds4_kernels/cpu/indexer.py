@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from ds4_kernels.cpu.cache_layout import ROPE_DIM, apply_rope, load_indexer_keys, power_of_two, quantize
+from ds4_kernels.cpu.cache_layout import (
+    ROPE_DIM,
+    apply_rope,
+    distinct_slots,
+    load_indexer_keys,
+    power_of_two,
+    quantize,
+)
 
 ROWS_AT_ONCE = 64  # bounds the [rows, heads, entries] intermediate
 
@@ -68,13 +75,15 @@ def paged_logits(
         longest = int(lens[rows].max())
         if longest <= 0:
             continue
-        entries = torch.arange(longest)
-        slots = page_table[rows][:, entries // page_entries].long() * page_entries + entries % page_entries
-        used, position = torch.unique(slots, return_inverse=True)
-        keys = load_indexer_keys(cache, used, page_entries)
+        pages = page_table[rows, : -(-longest // page_entries)].long()
+        used, place = distinct_slots(pages, cache.shape[0])
+        slots = used.unsqueeze(1) * page_entries + torch.arange(page_entries)
+        keys = load_indexer_keys(cache, slots.flatten(), page_entries)
         products = torch.relu(queries[rows].float() @ keys.t())
-        scores = (products * weights[rows].unsqueeze(-1)).sum(1).gather(1, position)
-        logits[rows, :longest] = scores.masked_fill(entries >= lens[rows].unsqueeze(1), -torch.inf)
+        scores = torch.bmm(weights[rows].unsqueeze(1), products).view(-1, used.shape[0], page_entries)
+        seen = scores[torch.arange(scores.shape[0]).unsqueeze(1), place].flatten(1)[:, :longest]
+        beyond = torch.arange(longest) >= lens[rows].unsqueeze(1)
+        logits[rows, :longest] = seen.masked_fill(beyond, -torch.inf)
     return logits
 
 
