@@ -88,10 +88,14 @@ async def test_each_failure_has_its_kind(
     assert message in exchange.failure.message
 
 
-async def test_http_failure_keeps_the_status(tmp_path: Path) -> None:
-    exchange = await ask_misbehaving(tmp_path, "http-500")
+@STREAMS
+async def test_server_error_keeps_its_status_and_is_not_retried(tmp_path: Path, stream: bool) -> None:
+    async with fake_server(tmp_path, "http-500") as server:
+        exchange = await ask(server.url, stream=stream)
+        asked = sum("POST /v1/completions" in line for line in server.log_lines())
     assert exchange.failure is not None
     assert exchange.failure.status == 500
+    assert asked == 1
 
 
 async def test_error_in_mid_stream_is_the_servers(tmp_path: Path) -> None:

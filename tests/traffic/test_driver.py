@@ -130,9 +130,11 @@ async def test_incomplete_free_answers_give_no_tokens_to_force(tmp_path: Path) -
 async def test_lines_are_written_as_requests_end(tmp_path: Path) -> None:
     path = tmp_path / f"{FREE}.jsonl"
     async with fake_server(tmp_path, "hang", FAKE_AFTER_TOKENS="4") as server:
-        task = asyncio.create_task(drive(server.url, tmp_path))
-        while not path.exists() or path.read_bytes().count(b"\n") < 2:
+        seen: list[DriveProgress] = []
+        task = asyncio.create_task(drive(server.url, tmp_path, seen=seen))
+        while not seen or seen[-1].in_flight < 3:
             await asyncio.sleep(0.01)
+        assert path.read_bytes().count(b"\n") == 2
         assert not task.done()
         task.cancel("interrupted by the user")
         with pytest.raises(asyncio.CancelledError):
@@ -224,11 +226,6 @@ async def test_server_that_cannot_be_resumed_is_a_lost_one(tmp_path: Path) -> No
     assert outcome.end is DriveEnd.LOST
     assert "/resume was answered with 500" in str(outcome.trouble)
     assert [item.failure.kind for item in transcripts if item.failure] == ["cancelled"] * 4
-
-
-async def test_held_needs_streaming(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="needs stream: true"):
-        await drive("http://127.0.0.1:1", tmp_path, scenarios=[one_phase({"kind": "held"}, stream=False)])
 
 
 async def test_cancelled_while_held_resumes_the_server(tmp_path: Path) -> None:
