@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gzip
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO
 
 
-def open_lines(path: Path) -> IO[bytes]:
+def open_lines(path: Path) -> BufferedIOBase:
     """Opens a ``.jsonl`` or ``.jsonl.gz`` file for reading.
 
     Args:

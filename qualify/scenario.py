@@ -127,6 +127,8 @@ class Scenario(Strict):
         names = [phase.name for phase in self.phases]
         if len(set(names)) != len(names):
             problems.append(f"phase names must differ: {', '.join(names)}")
+        if not self.stream and any(phase.arrival.kind == "held" for phase in self.phases):
+            problems.append("arrival 'held' needs stream: true; nothing else tells that a request is queued")
         if not any(phase.judged for phase in self.phases):
             problems.append("no phase is judged")
         if problems:

@@ -107,6 +107,7 @@ RELEASE, SCENARIO, POLICY = (
         ),
         (RELEASE, "replay: emulated", "replay: [", "serving:", "while parsing a flow"),
         (SCENARIO, "top_logprobs: 20", "top_logprobs: 0", "", "needs sampling.top_logprobs of at least 1"),
+        (SCENARIO, "stream: true", "stream: false", "", "'held' needs stream: true"),
         (SCENARIO, "temperature: 0", "temperature: 0.7", "", "needs sampling.temperature 0"),
         (SCENARIO, "[free, forced]", "[forced]", "", "must include 'free'"),
         (SCENARIO, "kind: held", "kind: offsets", "kind: offsets", "needs offsets_s"),

@@ -13,7 +13,7 @@ from typing import BinaryIO
 import httpx2
 import openai
 
-from qualify.errors import MachineryError, UsageError
+from qualify.errors import MachineryError
 from qualify.loopback import http_client
 from qualify.scenario import Scenario
 from qualify.traffic.answer import Answer
@@ -138,7 +138,6 @@ async def drive_run(
         if run.decode in scenario.decode
         for round_ in plan_rounds(scenario, vocabulary)
     ]
-    _refuse_impossible(rounds)
     if run.decode is Decode.FORCED:
         check_forced((request for _, round_ in rounds for request in round_.requests), forced or {})
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -147,15 +146,6 @@ async def drive_run(
             total = sum(len(round_.requests) for _, round_ in rounds)
             drive = _Drive(run, client, served_name, url, file, forced or {}, total, progress)
             return await drive.all(rounds)
-
-
-def _refuse_impossible(rounds: Sequence[tuple[Scenario, Round]]) -> None:
-    for scenario, round_ in rounds:
-        if round_.arrival.kind == "held" and not scenario.stream:
-            raise UsageError(
-                "arrival 'held' needs stream: true; nothing else tells that a request has been queued",
-                where=f"scenario {scenario.name}, phase {round_.phase}",
-            )
 
 
 class _Drive:

@@ -1,0 +1,99 @@
+"""What a plan pins, and what changes it."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from qualify.errors import UsageError
+from qualify.inputs import read_inputs
+from qualify.plan import UNBOUND, Plan
+from qualify.planning import make_plan
+from qualify.transcript import Arm
+from tests.projects import Project, make_project
+
+
+def plan(project: Project, urls: dict[Arm, str] | None = None, **options) -> Plan:
+    return make_plan(read_inputs(project.release, **options), urls or {}, project.root / "models").plan
+
+
+def test_plan_is_the_same_in_another_directory(project, tmp_path_factory):
+    other = make_project(tmp_path_factory.mktemp("elsewhere"))
+    assert plan(project) == plan(other)
+    assert str(project.root) not in str(plan(project).arms)
+
+
+def changed_arms(before: Plan, after: Plan) -> set[Arm]:
+    old = {arm.arm: arm.stage_sha256 for arm in before.arms}
+    return {arm.arm for arm in after.arms if old[arm.arm] != arm.stage_sha256}
+
+
+@pytest.mark.parametrize(
+    ("changes", "arms"),
+    [
+        ({"arms__baseline__environment": {"A": "1"}}, set(Arm)),
+        ({"arms__candidate__environment": {"A": "1"}}, {Arm.CANDIDATE, Arm.CONTROL}),
+        ({"arms__control__environment": {"A": "1"}}, {Arm.CONTROL}),
+        ({"arms__control__fault": "stale-tail"}, {Arm.CONTROL}),
+        ({"serving__arguments": {"seed": 1}}, set(Arm)),
+        ({"description": "Another text."}, set()),
+    ],
+)
+def test_only_what_changed_is_served_again(project, changes, arms):
+    before = plan(project)
+    project.change(**changes)
+    assert changed_arms(before, plan(project)) == arms
+
+
+def test_policy_is_in_the_plan_but_asks_for_no_serving(project):
+    before = plan(project)
+    file = project.root / "policy.yaml"
+    file.write_text(file.read_text().replace("minimum_rows: 8", "minimum_rows: 7"))
+    after = plan(project)
+    assert after.plan_id != before.plan_id
+    assert changed_arms(before, after) == set()
+
+
+def test_subject_follows_candidate_and_model(project):
+    first = plan(project).subject
+    project.change(arms__control__environment={"A": "1"})
+    assert plan(project).subject == first
+    project.change(arms__candidate__environment={"A": "1"})
+    second = plan(project).subject
+    (project.root / "model/weights").write_bytes(b"other")
+    assert len({first, second, plan(project).subject}) == 3
+
+
+def test_attached_servers_are_unbound(project):
+    urls = {Arm.BASELINE: "http://127.0.0.1:1", Arm.CANDIDATE: "http://127.0.0.1:2"}
+    attached = plan(project, urls)
+    assert attached.subject == UNBOUND
+    assert not attached.control_configured
+    assert "attach" in dict(attached.scope)["launcher"]
+
+
+def test_plan_without_control(project):
+    assert [arm.arm for arm in plan(project, with_control=False).arms] == [Arm.BASELINE, Arm.CANDIDATE]
+
+
+def test_synthetic_model_needs_the_kernels(project):
+    project.change(model={"kind": "synthetic", "seed": 1})
+    with pytest.raises(UsageError, match="ds4-kernels is not installed"):
+        plan(project)
+
+
+def test_scope_tells_the_whole_truth(project):
+    scope = dict(plan(project).scope)
+    assert scope["device"] == "CPU"
+    assert scope["replay"] == "emulated replay"
+    assert scope["scenarios"] == "mixed"
+
+
+def test_interpreter_may_be_a_relative_link(project):
+    link = project.root / "env/bin/python"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(sys.executable)
+    project.change(serving__python="env/bin/python")
+    assert plan(project).arms[0].argv[0] == "env/bin/python"
+    shutil.rmtree(Path(project.root / "env"))
