@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from qualify.compare import coverage
 from qualify.compare.arm import Judged, compare_arm
 from qualify.compare.armstates import check_arms
 from qualify.compare.figures import Comparison, Evidence, in_known_units
+from qualify.compare.inspect import inspect_runs
 from qualify.compare.integrity import check_compared, check_runs, required_runs
 from qualify.compare.locate import locate, margin
 from qualify.compare.oracles import check_oracles
@@ -31,23 +32,21 @@ def judge(record: RunRecord, policy: Policy, policy_sha256: str) -> Verdict:
         policy: What must hold.
         policy_sha256: Digest of the policy's file, quoted in the verdict.
     """
-    judged = {
-        arm: entry
-        for arm in (Arm.CANDIDATE, Arm.CONTROL)
-        if (entry := compare_arm(record, policy.decision, arm)) is not None
-    }
-    candidate = judged.get(Arm.CANDIDATE)
+    flaws = inspect_runs(record)
+    candidate = compare_arm(record, policy.decision, Arm.CANDIDATE, flaws)
+    control = compare_arm(record, policy.decision, Arm.CONTROL, flaws, candidate)
+    judged = [entry for entry in (candidate, control) if entry is not None]
     compared = candidate.comparison.spread.positions if candidate else 0
     cells = coverage.measure(record, policy.coverage, compared)
     findings = [
         *[_incomplete(reason) for reason in record.incomplete],
         *check_arms(record),
-        *check_runs(record, required_runs(record, policy.floor.baseline_forced_runs)),
+        *check_runs(record, required_runs(record, policy.floor.baseline_forced_runs), flaws),
         *_floor(candidate, policy),
         *_not_compared(record, candidate),
         *_divergence(candidate),
         *check_oracles(record, policy.decision),
-        *_control(record, policy, judged.get(Arm.CONTROL)),
+        *_control(record, policy, control),
         *coverage.shortfalls(cells),
     ]
     findings = [_waive(finding, policy.waivers, record.run_date) for finding in findings]
@@ -222,7 +221,7 @@ def _verdict(
     policy_sha256: str,
     findings: Sequence[Finding],
     cells: tuple[CoverageCell, ...],
-    judged: Mapping[Arm, Judged],
+    judged: Sequence[Judged],
 ) -> Verdict:
     ordered = tuple(sorted(findings, key=_rank))
     row = decide(facts(ordered, record.control_configured))
@@ -265,24 +264,23 @@ def _limitations(
     record: RunRecord,
     cells: tuple[CoverageCell, ...],
     ordered: Sequence[Finding],
-    judged: Mapping[Arm, Judged],
+    judged: Sequence[Judged],
 ) -> tuple[str, ...]:
     said = coverage.limitations(record, cells)
-    candidate = judged.get(Arm.CANDIDATE)
-    power = candidate.comparison.power if candidate else None
-    if power is not None:
-        said += coverage.unseen(power)
+    for entry in judged:
+        if entry.arm is Arm.CANDIDATE and entry.comparison.power is not None:
+            said += coverage.unseen(entry.comparison.power)
     said += [f"Waived: {item.summary}" for item in ordered if item.weight is Weight.WAIVED]
     return tuple(said)
 
 
-def _figures(judged: Mapping[Arm, Judged]) -> Comparison | None:
+def _figures(judged: Sequence[Judged]) -> Comparison | None:
     if not judged:
         return None
-    first = next(iter(judged.values()))
+    first = judged[0]
     return Comparison(
         floor=first.floor,
         exact=first.exact,
         baseline_runs=first.aligned.layout.runs - 1,
-        arms=tuple(entry.comparison for entry in judged.values()),
+        arms=tuple(entry.comparison for entry in judged),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -183,3 +184,30 @@ def _head(transcript: Transcript, start: int) -> RequestHead:
         start=start,
         length=len(transcript.token_ids),
     )
+
+
+def reduce_requests(
+    values: npt.NDArray[Any], heads: Sequence[RequestHead], how: np.ufunc, empty: float
+) -> npt.NDArray[Any]:
+    """Reduces a run's positions to its requests.
+
+    Args:
+        values: [P], one value for each position of the run.
+        heads: U requests of the run.
+        how: The reduction, e.g. ``np.add``.
+        empty: Result for requests without a position.
+
+    Returns:
+        [U], of the values' type.
+    """
+    starts = np.array([head.start for head in heads], dtype=np.int64)
+    lengths = np.array([head.length for head in heads], dtype=np.int64)
+    result = np.full(len(heads), empty, dtype=values.dtype)
+    some = np.flatnonzero(lengths > 0)
+    order = some[np.argsort(starts[some], kind="stable")]
+    if len(order):
+        # Between a request's end and the next one's start lie other requests: cut them off by a second edge.
+        edges = np.stack([starts[order], starts[order] + lengths[order]], axis=1).ravel()
+        padded = np.append(values, values[-1:])
+        result[order] = how.reduceat(padded, edges)[::2]
+    return result

@@ -54,23 +54,23 @@ class StepTable:
     Attributes:
         decode: bool [S], every row of the step was one query.
         replayed: bool [S], something replayed the step.
-        rows: int64 [S], rows of the step.
-        padded_rows: int64 [S], rows of the graph that replayed it; 0 where unknown.
-        step: int64 [E], the step that the row belongs to.
-        request: int64 [E], index into `server_request_ids`.
-        row: int64 [E], row of the batch's decode metadata.
-        reached: int64 [E], tokens in the KV cache after the step: computed plus scheduled.
+        rows: int32 [S], rows of the step.
+        padded_rows: int32 [S], rows of the graph that replayed it; 0 where unknown.
+        step: int32 [E], the step that the row belongs to.
+        request: int32 [E], index into `server_request_ids`.
+        row: int32 [E], row of the batch's decode metadata.
+        reached: int32 [E], tokens in the KV cache after the step: computed plus scheduled.
         server_request_ids: The ids that occur.
     """
 
     decode: npt.NDArray[np.bool_]
     replayed: npt.NDArray[np.bool_]
-    rows: npt.NDArray[np.int64]
-    padded_rows: npt.NDArray[np.int64]
-    step: npt.NDArray[np.int64]
-    request: npt.NDArray[np.int64]
-    row: npt.NDArray[np.int64]
-    reached: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int32]
+    padded_rows: npt.NDArray[np.int32]
+    step: npt.NDArray[np.int32]
+    request: npt.NDArray[np.int32]
+    row: npt.NDArray[np.int32]
+    reached: npt.NDArray[np.int32]
     server_request_ids: tuple[str, ...]
 
 
@@ -81,7 +81,7 @@ def collect_steps(steps: Iterable[Step]) -> StepTable:
         steps: One arm's steps in the order in which they ran.
     """
     decode, replayed = array("b"), array("b")
-    rows, padded, step_of, request, row, reached = (array("q") for _ in range(6))
+    rows, padded, step_of, request, row, reached = (array("i") for _ in range(6))
     known: dict[str, int] = {}
     for number, step in enumerate(steps):
         decode.append(step.kind == DECODE)
@@ -96,11 +96,11 @@ def collect_steps(steps: Iterable[Step]) -> StepTable:
     return StepTable(
         decode=np.array(decode, dtype=bool),
         replayed=np.array(replayed, dtype=bool),
-        rows=np.array(rows, dtype=np.int64),
-        padded_rows=np.array(padded, dtype=np.int64),
-        step=np.array(step_of, dtype=np.int64),
-        request=np.array(request, dtype=np.int64),
-        row=np.array(row, dtype=np.int64),
-        reached=np.array(reached, dtype=np.int64),
+        rows=np.array(rows, dtype=np.int32),
+        padded_rows=np.array(padded, dtype=np.int32),
+        step=np.array(step_of, dtype=np.int32),
+        request=np.array(request, dtype=np.int32),
+        row=np.array(row, dtype=np.int32),
+        reached=np.array(reached, dtype=np.int32),
         server_request_ids=tuple(known),
     )

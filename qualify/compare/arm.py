@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from qualify.compare.figures import ArmComparison, Evidence, Spread, rounded
-from qualify.compare.integrity import incomparable, usable
+from qualify.compare.inspect import Flaws, usable
 from qualify.compare.locate import Damage, locate, margin, power
 from qualify.compare.pairing import Agreement, Aligned, align
 from qualify.compare.rows import Placement, place
@@ -19,7 +19,7 @@ from qualify.compare.summary import Summary, summarise
 from qualify.policy import DecisionPolicy
 from qualify.record import RunRecord
 from qualify.runtable import RunTable
-from qualify.transcript import Arm, Decode
+from qualify.transcript import Arm, Decode, RunKey
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,10 +46,16 @@ class Judged:
 
     def scenario(self, name: str) -> Summary:
         """Summary of one scenario."""
-        return summarise(self.aligned.layout, _scenario_mask(self.aligned, name))
+        return summarise(self.aligned.layout.part(_scenario_mask(self.aligned, name)))
 
 
-def compare_arm(record: RunRecord, policy: DecisionPolicy, arm: Arm) -> Judged | None:
+def compare_arm(
+    record: RunRecord,
+    policy: DecisionPolicy,
+    arm: Arm,
+    flaws: Mapping[RunKey, Flaws],
+    earlier: Judged | None = None,
+) -> Judged | None:
     """Lays an arm's run beside the baseline's and asks every rule.
 
     Forced decoding decides where there is any: it alone compares every position.
@@ -58,15 +64,18 @@ def compare_arm(record: RunRecord, policy: DecisionPolicy, arm: Arm) -> Judged |
         record: The run record.
         policy: Error rate and ceiling.
         arm: Candidate or control.
+        flaws: What was found wrong with each run's answers.
+        earlier: Another arm of the same record, compared before; saves comparing the baseline's runs again.
 
     Returns:
         None where there are not two baseline runs and one of the arm with common complete requests.
     """
     for decode in (Decode.FORCED, Decode.FREE):
         baselines, runs = _runs(record, Arm.BASELINE, decode), _runs(record, arm, decode)
-        names = _common(record, [*baselines, *runs[:1]]) if len(baselines) > 1 and runs else []
+        names = _common([*baselines, *runs[:1]], flaws) if len(baselines) > 1 and runs else []
         if names:
-            return _judged(record, policy, arm, align([*baselines, runs[0]], names), runs[0])
+            aligned = align([*baselines, runs[0]], names, earlier.aligned if earlier else None)
+            return _judged(record, policy, arm, aligned, runs[0])
     return None
 
 
@@ -74,7 +83,8 @@ def _judged(record: RunRecord, policy: DecisionPolicy, arm: Arm, aligned: Aligne
     layout, steps = aligned.layout, record.steps.get(arm)
     placement = place(run, steps)
     whole, limits = summarise(layout), run_limits(policy)
-    parts = {name: summarise(layout, mask) for name, mask in _masks(aligned, placement, record, arm).items()}
+    masks = _masks(aligned, placement, record, arm)
+    parts = {name: summarise(layout.part(mask)) for name, mask in masks.items()}
     evidence = weigh(whole, RUN, limits) + weigh_strata(parts, policy)
     found = any(item.fired for item in evidence)
     damage = locate(aligned, placement, RUN) if found else Damage()
@@ -124,7 +134,7 @@ def _runs(record: RunRecord, arm: Arm, decode: Decode) -> list[RunTable]:
     return [record.runs[key] for key in sorted(keys, key=lambda key: key.number)]
 
 
-def _common(record: RunRecord, runs: Sequence[RunTable]) -> list[str]:
+def _common(runs: Sequence[RunTable], flaws: Mapping[RunKey, Flaws]) -> list[str]:
     """Judged requests that every run answered completely, given the same prompt and forced tokens."""
     sets = [
         {
@@ -134,7 +144,7 @@ def _common(record: RunRecord, runs: Sequence[RunTable]) -> list[str]:
         }
         for run in runs
     ]
-    refused = set().union(*(incomparable(record, run) for run in runs))
+    refused = frozenset().union(*(flaws[run.key].incomparable for run in runs))
     return sorted(name for name, _, _ in set.intersection(*sets) if name not in refused)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -13,8 +15,11 @@ Rows = npt.NDArray[np.int64]
 REST_FLOOR = 1e-9
 """Smallest probability given to the tokens that are not listed; rounding alone can make the listed sum 1."""
 
-CHUNK = 1 << 13
-"""Positions compared at once: K x K comparisons of ids for each would not fit in memory for a whole run."""
+ABSENT = -1e9
+"""Log probability that stands for a token that is not listed: no mass, and finite."""
+
+CHUNK = 1 << 11
+"""Positions compared at once: their temporaries fit into the processor's cache."""
 
 
 def symmetric_kld(
@@ -50,20 +55,23 @@ def symmetric_kld(
 
 
 def _chunk(ids: Tokens, logprobs: Floats, other_ids: Tokens, other_logprobs: Floats) -> Distances:
-    usable = finite(ids, logprobs) & finite(other_ids, other_logprobs)
-    result = np.where(usable, 0.0, np.nan)
-    same = usable.copy()
-    if ids.shape == other_ids.shape:
-        # Padding is NaN in both, so equality is asked of what is listed.
-        equal = (ids == other_ids) & ((logprobs == other_logprobs) | (ids == NO_TOKEN))
-        same &= equal.all(axis=1)
-    else:
-        same[:] = False
-    work = np.flatnonzero(usable & ~same)
-    if len(work):
-        p, q = logprobs[work].astype(np.float64), other_logprobs[work].astype(np.float64)
-        result[work] = _both_ways(ids[work], p, other_ids[work], q)
-    return result
+    width = max(ids.shape[1], other_ids.shape[1])
+    ids, p = _ranked(ids, logprobs, width)
+    other_ids, q = _ranked(other_ids, other_logprobs, width)
+    usable = (p[0] > ABSENT) & (q[0] > ABSENT) & np.isfinite(p).all(axis=0) & np.isfinite(q).all(axis=0)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.where(usable, _both_ways(ids, p, other_ids, q), np.nan)
+
+
+def _ranked(ids: Tokens, logprobs: Floats, width: int) -> tuple[Tokens, Distances]:
+    """Ids [N, K], and log probabilities rank by rank: [K, N], so that sums over ranks run over whole rows."""
+    missing = width - ids.shape[1]
+    if missing:
+        ids = np.pad(ids, ((0, 0), (0, missing)), constant_values=NO_TOKEN)
+        logprobs = np.pad(logprobs, ((0, 0), (0, missing)), constant_values=np.nan)
+    ranked = logprobs.T.astype(np.float64, order="C")
+    ranked[ids.T == NO_TOKEN] = ABSENT
+    return ids, ranked
 
 
 def finite(ids: Tokens, logprobs: Floats) -> npt.NDArray[np.bool_]:
@@ -76,34 +84,81 @@ def finite(ids: Tokens, logprobs: Floats) -> npt.NDArray[np.bool_]:
     Returns:
         bool [N].
     """
+    if not ids.shape[1]:
+        return np.zeros(len(ids), dtype=bool)
     listed = ids != NO_TOKEN
-    usable: npt.NDArray[np.bool_] = listed.any(axis=1) & (np.isfinite(logprobs) | ~listed).all(axis=1)
+    # Tokens are listed from the first column on.
+    usable: npt.NDArray[np.bool_] = listed[:, 0] & (np.isfinite(logprobs) | ~listed).all(axis=1)
     return usable
 
 
 def _both_ways(ids: Tokens, p: Distances, other_ids: Tokens, q: Distances) -> Distances:
-    listed, other_listed = ids != NO_TOKEN, other_ids != NO_TOKEN
-    lowest = np.minimum(
-        np.where(listed, p, np.inf).min(axis=1), np.where(other_listed, q, np.inf).min(axis=1)
-    )
-    match = (ids[:, :, None] == other_ids[:, None, :]) & listed[:, :, None]
-    q_of_p = _counterpart(match, q, lowest)
-    p_of_q = _counterpart(match.transpose(0, 2, 1), p, lowest)
-    return 0.5 * (_one_way(listed, p, q_of_p) + _one_way(other_listed, q, p_of_q))
+    p_mass, q_mass = np.exp(p), np.exp(q)
+    lowest = np.minimum(_lowest(p), _lowest(q))
+    matched = _match(ids, other_ids)
+    bounds = lowest[matched.row], np.exp(lowest)[matched.row]
+    there = _seen_as((q, q_mass), bounds, matched.moved, matched.mine, matched.theirs)
+    back = _seen_as((p, p_mass), bounds, matched.moved, matched.theirs, matched.mine)
+    return 0.5 * (_one_way(p, p_mass, *there) + _one_way(q, q_mass, *back))
 
 
-def _counterpart(match: npt.NDArray[np.bool_], values: Distances, lowest: Distances) -> Distances:
-    """Log probability that the other run gives each token; where it does not list it, the most it can be."""
-    found = match.any(axis=2)
-    taken = np.take_along_axis(values, match.argmax(axis=2), axis=1)
-    return np.where(found, taken, lowest[:, None])
+def _lowest(values: Distances) -> Distances:
+    return np.asarray(np.where(values > ABSENT, values, np.inf).min(axis=0))
 
 
-def _one_way(listed: npt.NDArray[np.bool_], p: Distances, q: Distances) -> Distances:
+class _Match(NamedTuple):
+    """Tokens whose rank differs between two lists, as flat indices into [K, N].
+
+    Attributes:
+        row: Position of each such token.
+        moved: Where they stand.
+        mine: Where those stand that both lists have, in the one list.
+        theirs: Where the same ones stand in the other list.
+    """
+
+    row: Rows
+    moved: Rows
+    mine: Rows
+    theirs: Rows
+
+
+def _match(ids: Tokens, other_ids: Tokens) -> _Match:
+    """Finds tokens in the other list. Most have the same rank in both; only the rest is searched for."""
+    height, width = ids.shape
+    at = np.flatnonzero(ids.ravel() != other_ids.ravel())
+    row, rank = np.divmod(at, width)
+    match = other_ids[row] == ids.ravel()[at][:, None]
+    theirs = match.argmax(axis=1)
+    found = match.ravel()[np.arange(len(at)) * width + theirs]
+    moved = rank * height + row
+    return _Match(row, moved, moved[found], (theirs * height + row)[found])
+
+
+def _seen_as(
+    listed: tuple[Distances, Distances],
+    bounds: tuple[Distances, Distances],
+    moved: Rows,
+    mine: Rows,
+    theirs: Rows,
+) -> tuple[Distances, Distances]:
+    """Log probability and probability that a run gives the other's tokens; if not listed, its upper bound."""
+    seen = []
+    for values, bound in zip(listed, bounds, strict=True):
+        there = values.copy()
+        flat = there.ravel()
+        flat[moved] = bound
+        flat[mine] = values.ravel()[theirs]
+        seen.append(there)
+    return seen[0], seen[1]
+
+
+def _one_way(p: Distances, p_mass: Distances, q: Distances, q_mass: Distances) -> Distances:
     """Sums p log(p/q) over the listed tokens, plus the same for one bucket that holds all other tokens."""
-    p_mass, q_mass = np.where(listed, np.exp(p), 0.0), np.where(listed, np.exp(q), 0.0)
-    inside = np.where(listed, p_mass * (p - q), 0.0).sum(axis=1)
-    p_rest = np.maximum(1.0 - p_mass.sum(axis=1), REST_FLOOR)
-    q_rest = np.maximum(1.0 - q_mass.sum(axis=1), REST_FLOOR)
+    listed = p > ABSENT
+    inside = (p_mass * (p - q)).sum(axis=0)
+    p_rest = np.maximum(1.0 - p_mass.sum(axis=0), REST_FLOOR)
+    q_rest = np.maximum(
+        1.0 - (q_mass.sum(axis=0) if listed.all() else (q_mass * listed).sum(axis=0)), REST_FLOOR
+    )
     # Rounding can leave a few 1e-17 below zero; a divergence is never negative.
     return np.asarray(np.maximum(inside + p_rest * np.log(p_rest / q_rest), 0.0))

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-import numpy as np
-
-from qualify.compare.divergence import finite
+from qualify.compare.inspect import Flaws, too_short, usable
 from qualify.findings import Finding, Weight
 from qualify.record import ArmState, ExpectedRequest, RunRecord
-from qualify.runtable import NO_TOKEN, RequestHead, RunTable
+from qualify.runtable import RequestHead, RunTable
 from qualify.transcript import Arm, Decode, RunKey
 
 OWN_DOING = frozenset({ArmState.SERVED, ArmState.DIED, ArmState.HUNG})
 """States of an arm in which a failed request is the server's own doing."""
-
-PROBABILITY_SLACK = 1e-3
-"""Listed probabilities may sum to so much over 1: 20 single-precision logprobs, rounded in transit."""
 
 
 def check_compared(record: RunRecord, decode: Decode, compared: Iterable[str]) -> list[Finding]:
@@ -68,12 +63,13 @@ def required_runs(record: RunRecord, forced_runs: int) -> tuple[RunKey, ...]:
     return tuple(keys)
 
 
-def check_runs(record: RunRecord, required: Iterable[RunKey]) -> list[Finding]:
+def check_runs(record: RunRecord, required: Iterable[RunKey], flaws: Mapping[RunKey, Flaws]) -> list[Finding]:
     """Findings about missing runs, missing or failed requests, and answers that cannot be.
 
     Args:
         record: The run record.
         required: Runs that must be there; further runs of a way of decoding that is judged are checked too.
+        flaws: What was found wrong with each run's answers.
     """
     findings = []
     further = {key for key in record.runs if expected_in(record, key)}
@@ -83,7 +79,7 @@ def check_runs(record: RunRecord, required: Iterable[RunKey]) -> list[Finding]:
             findings.append(_missing_run(record, key))
             continue
         findings += _requests(record, key, run)
-        findings += _answers(record, run)
+        findings += _answers(key, flaws[key])
     return findings
 
 
@@ -141,7 +137,7 @@ def _requests(record: RunRecord, key: RunKey, run: RunTable) -> list[Finding]:
 
 def _failures(record: RunRecord, key: RunKey, heads: Sequence[RequestHead]) -> list[Finding]:
     findings = []
-    failed = [head for head in heads if head.failure is not None or not head.complete or _short(head)]
+    failed = [head for head in heads if head.failure is not None or not head.complete or too_short(head)]
     by_kind: dict[str, list[RequestHead]] = {}
     for head in failed:
         by_kind.setdefault(_kind(head), []).append(head)
@@ -172,11 +168,6 @@ def _kind(head: RequestHead) -> str:
     return "too few tokens" if head.complete else "tokens without logprobs"
 
 
-def _short(head: RequestHead) -> bool:
-    """Every request is asked for a fixed number of tokens; in free decoding a stop token may end it early."""
-    return head.length == 0 or (head.length < head.max_tokens and head.finish_reason != "stop")
-
-
 def _own_doing(record: RunRecord, key: RunKey, names: Sequence[str]) -> bool:
     """True where the candidate failed by itself at what the baseline answered."""
     arm = record.arms.get(key.arm)
@@ -187,106 +178,29 @@ def _own_doing(record: RunRecord, key: RunKey, names: Sequence[str]) -> bool:
     return set(names) <= answered
 
 
-def usable(head: RequestHead) -> bool:
-    """True where a request was answered completely."""
-    return head.failure is None and head.complete and not _short(head)
-
-
-def incomparable(record: RunRecord, run: RunTable) -> set[str]:
-    """Requests of a run whose answers cannot be compared with the baseline's, though they are complete."""
-    astray = _not_forced(record, run) if run.key.decode is Decode.FORCED else []
-    return {*_over_one(run), *_other_width(record, run), *astray}
-
-
-def _answers(record: RunRecord, run: RunTable) -> list[Finding]:
-    """NaN, infinite and missing values, probabilities over 1, forced tokens that did not come."""
+def _answers(key: RunKey, flaws: Flaws) -> list[Finding]:
+    """NaN, infinite and missing values, impossible probabilities, tokens that were not the forced ones."""
     findings = []
-    broken, over = _not_finite(run), _over_one(run)
-    weight = Weight.DEFECT if run.key.arm is Arm.CANDIDATE else Weight.UNTESTED
-    if broken:
+    if flaws.not_finite:
+        weight = Weight.DEFECT if key.arm is Arm.CANDIDATE else Weight.UNTESTED
         findings.append(
             Finding(
                 rule="not-finite",
                 weight=weight,
-                arm=run.key.arm,
-                request_ids=tuple(broken),
-                summary=f"{_count(broken)} of run {run.key} have NaN, infinite or missing logprobs.",
+                arm=key.arm,
+                request_ids=flaws.not_finite,
+                summary=f"{_count(flaws.not_finite)} of run {key} have NaN, infinite or missing logprobs.",
                 advice="A NaN row usually means that attention read uninitialised or foreign memory.",
             )
         )
-    if over:
-        findings.append(
-            _untested(
-                "probability",
-                run.key,
-                f"{_count(over)} of run {run.key} list probabilities that sum to more than 1",
-                over,
-            )
-        )
-    findings += _width(record, run)
-    if run.key.decode is Decode.FORCED:
-        astray = _not_forced(record, run)
-        if astray:
-            findings.append(
-                _untested(
-                    "forced-tokens",
-                    run.key,
-                    f"{_count(astray)} of run {run.key} did not emit the forced tokens",
-                    astray,
-                )
-            )
+    for rule, names, what in (
+        ("probability", flaws.over_one, "list probabilities that sum to more than 1"),
+        ("top-logprobs", flaws.other_width, "list another number of most probable tokens than the baseline"),
+        ("forced-tokens", flaws.not_forced, "did not emit the forced tokens"),
+    ):
+        if names:
+            findings.append(_untested(rule, key, f"{_count(names)} of run {key} {what}", names))
     return findings
-
-
-def _not_finite(run: RunTable) -> list[str]:
-    good = finite(run.top_ids, run.top_logprobs) & np.isfinite(run.logprobs)
-    return [head.request_id for head in run.heads if usable(head) and not good[head.positions].all()]
-
-
-def _over_one(run: RunTable) -> list[str]:
-    with np.errstate(invalid="ignore"):
-        mass = np.nansum(np.exp(run.top_logprobs.astype(np.float64)), axis=1)
-    return [head.request_id for head in run.heads if np.any(mass[head.positions] > 1 + PROBABILITY_SLACK)]
-
-
-def _width(record: RunRecord, run: RunTable) -> list[Finding]:
-    differ = _other_width(record, run)
-    what = f"{_count(differ)} of run {run.key} list another number of most probable tokens than the baseline"
-    return [_untested("top-logprobs", run.key, what, differ)] if differ else []
-
-
-def _other_width(record: RunRecord, run: RunTable) -> list[str]:
-    """Lists of another length than the baseline's make divergences that are not there."""
-    first = record.runs.get(RunKey(Arm.BASELINE, run.key.decode, 1))
-    if first is None or run is first:
-        return []
-    theirs = _narrowest(first)
-    return [name for name, width in _narrowest(run).items() if theirs.get(name, width) != width]
-
-
-def _narrowest(run: RunTable) -> dict[str, int]:
-    """Fewest tokens that a request lists at any position; the emitted token may be listed on top of them."""
-    listed = (run.top_ids != NO_TOKEN).sum(axis=1)
-    return {head.request_id: int(listed[head.positions].min()) for head in run.heads if usable(head)}
-
-
-def _not_forced(record: RunRecord, run: RunTable) -> list[str]:
-    free = record.runs.get(RunKey(Arm.BASELINE, Decode.FREE, 1))
-    first = record.runs.get(RunKey(Arm.BASELINE, Decode.FORCED, 1))
-    source = free if free is not None else first
-    if source is None:
-        return []
-    given = {head.request_id: head for head in source.heads if usable(head)}
-    digests = {head.request_id: head.forced_sha256 for head in first.heads} if first else {}
-    astray = []
-    for head in run.heads:
-        if not usable(head) or head.request_id not in given:
-            continue
-        tokens = source.token_ids[given[head.request_id].positions]
-        same = np.array_equal(tokens, run.token_ids[head.positions])
-        if not same or digests.get(head.request_id, head.forced_sha256) != head.forced_sha256:
-            astray.append(head.request_id)
-    return astray
 
 
 def _untested(rule: str, key: RunKey, what: str, names: Sequence[str]) -> Finding:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from qualify.compare.exchange import OddOneOut, shift_test
 from qualify.compare.extremes import rare_jump
-from qualify.compare.integrity import usable
+from qualify.compare.inspect import usable
 from qualify.compare.rules import ORACLE_SHARE
 from qualify.compare.traits import BOS, TRAITS, contains, traits
 from qualify.findings import Finding, Weight

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
 
 from qualify.compare.divergence import Distances, symmetric_kld
+from qualify.compare.inspect import equal_tokens, ranges
 from qualify.runtable import RequestHead, RunTable
 
 Indices = npt.NDArray[np.int64]
 Pair = tuple[int, int]
+Ranks = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -51,6 +53,26 @@ class Layout:
         """float64 [P], largest distance between two baseline runs; NaN where none is comparable."""
         return np.asarray(np.fmax.reduce(self.distances[:, self.floor_columns], axis=1))
 
+    def part(self, mask: npt.NDArray[np.bool_]) -> Layout:
+        """The same with some positions only; requests without any are left out.
+
+        Args:
+            mask: bool [P], positions to keep.
+        """
+        kept = (
+            np.add.reduceat(mask, self.starts[:-1], dtype=np.int64)
+            if len(self.starts) > 1
+            else self.starts[1:]
+        )
+        some = kept > 0
+        return replace(
+            self,
+            starts=np.concatenate([[0], np.cumsum(kept[some])]),
+            distances=self.distances[mask],
+            scenarios=self.scenarios[some],
+            asked=self.asked[some],
+        )
+
     def nearest(self, run: int) -> Distances:
         """float64 [P], distance of a run to the nearest other run; NaN where none is comparable.
 
@@ -83,19 +105,19 @@ class Aligned:
     Attributes:
         layout: The distances.
         heads: For each request its heads, one a run.
-        own: int64 [P], the position in the subject's arrays; -1 where the subject has emitted no such token.
+        own: int32 [P], the position in the subject's arrays; -1 where the subject has emitted no such token.
         subject: Agreement of the subject with the baseline's runs.
         floor: Agreement of the baseline's runs with each other.
     """
 
     layout: Layout
     heads: tuple[tuple[RequestHead, ...], ...]
-    own: Indices
+    own: npt.NDArray[np.int32]
     subject: Agreement
     floor: Agreement
 
 
-def align(runs: Sequence[RunTable], request_ids: Sequence[str]) -> Aligned:
+def align(runs: Sequence[RunTable], request_ids: Sequence[str], earlier: Aligned | None = None) -> Aligned:
     """Compares all pairs of runs at every position where the tokens before it are equal.
 
     The position at which two runs choose different tokens is still comparable: what was chosen there shows
@@ -104,6 +126,8 @@ def align(runs: Sequence[RunTable], request_ids: Sequence[str]) -> Aligned:
     Args:
         runs: At least three runs; the subject last.
         request_ids: Requests that every run answered completely.
+        earlier: The same baseline runs beside another subject; the floor is taken from it where it is the
+            same.
 
     Returns:
         The comparison, requests in the given order.
@@ -111,85 +135,92 @@ def align(runs: Sequence[RunTable], request_ids: Sequence[str]) -> Aligned:
     by_id = [{head.request_id: head for head in run.heads} for run in runs]
     heads = tuple(tuple(known[request_id] for known in by_id) for request_id in request_ids)
     pairs = tuple(combinations(range(len(runs)), 2))
-    shared = np.array([[_shared(runs, group, pair) for group in heads] for pair in pairs], dtype=np.int64)
-    shared = shared.reshape(len(pairs), len(heads))
-    lengths = shared.max(axis=0)
-    starts = np.concatenate([[0], np.cumsum(lengths)])
+    shared = np.stack([_shared(runs, heads, pair) for pair in pairs])
+    starts = np.concatenate([[0], np.cumsum(shared.max(axis=0))])
     distances = np.full((int(starts[-1]), len(pairs)), np.nan)
+    ranks = [_ranks(run) for run in runs]
     agreements: dict[Pair, Agreement] = {}
+    floor = earlier if earlier is not None and _same_floor(earlier, heads, starts) else None
     for column, (left, right) in enumerate(pairs):
+        if floor is not None and right < len(runs) - 1:
+            distances[:, column] = floor.layout.distances[:, column]
+            continue
         a, b = runs[left], runs[right]
-        i = _ranges([group[left].start for group in heads], shared[column])
-        j = _ranges([group[right].start for group in heads], shared[column])
-        distances[_ranges(starts[:-1], shared[column]), column] = symmetric_kld(
+        i = ranges([group[left].start for group in heads], shared[column])
+        j = ranges([group[right].start for group in heads], shared[column])
+        distances[ranges(starts[:-1], shared[column]), column] = symmetric_kld(
             a.top_ids, a.top_logprobs, b.top_ids, b.top_logprobs, rows=(i, j)
         )
-        agreements[left, right] = _agreement(a, i, b, j)
-    layout = Layout(
-        runs=len(runs),
-        starts=starts,
-        pairs=pairs,
-        distances=distances,
-        scenarios=np.array([group[-1].scenario for group in heads], dtype=str),
-        asked=np.array([group[-1].max_tokens for group in heads], dtype=np.int64),
-    )
+        agreements[left, right] = _agreement((a, b), (i, j), (ranks[left], ranks[right]))
     last = len(runs) - 1
+    theirs = [item for pair, item in agreements.items() if last not in pair]
     return Aligned(
-        layout=layout,
+        layout=Layout(
+            runs=len(runs),
+            starts=starts,
+            pairs=pairs,
+            distances=distances,
+            scenarios=np.array([group[-1].scenario for group in heads], dtype=str),
+            asked=np.array([group[-1].max_tokens for group in heads], dtype=np.int64),
+        ),
         heads=heads,
         own=_own(heads, starts),
         subject=_mean([item for pair, item in agreements.items() if last in pair]),
-        floor=_mean([item for pair, item in agreements.items() if last not in pair]),
+        floor=floor.floor
+        if floor
+        else _mean([item for pair, item in agreements.items() if last not in pair]),
     )
 
 
-def _shared(runs: Sequence[RunTable], group: tuple[RequestHead, ...], pair: Pair) -> int:
+def _same_floor(earlier: Aligned, heads: Sequence[tuple[RequestHead, ...]], starts: Indices) -> bool:
+    """True where the baseline's answers of both alignments are the same and lie at the same places."""
+    mine, theirs = [group[:-1] for group in heads], [group[:-1] for group in earlier.heads]
+    return mine == theirs and np.array_equal(starts, earlier.layout.starts)
+
+
+def _shared(runs: Sequence[RunTable], heads: Sequence[tuple[RequestHead, ...]], pair: Pair) -> Indices:
+    """Positions of each request that two runs share: those with equal tokens before them."""
     left, right = pair
-    a = runs[left].token_ids[group[left].positions]
-    b = runs[right].token_ids[group[right].positions]
-    length = min(len(a), len(b))
-    differ = np.flatnonzero(a[:length] != b[:length])
-    return int(differ[0]) + 1 if len(differ) else length
+    mine, theirs = [group[left] for group in heads], [group[right] for group in heads]
+    equal = equal_tokens(runs[left], mine, runs[right], theirs)
+    shorter = [min(a.length, b.length) for a, b in zip(mine, theirs, strict=True)]
+    return np.minimum(equal + 1, np.array(shorter, dtype=np.int64))
 
 
-def _ranges(starts: Sequence[int] | Indices, counts: Indices) -> Indices:
-    """Concatenation of ``start .. start + count - 1``: int64."""
-    ends = np.cumsum(counts)
-    return np.repeat(np.asarray(starts, dtype=np.int64) - (ends - counts), counts) + np.arange(
-        int(counts.sum())
-    )
-
-
-def _own(heads: Sequence[tuple[RequestHead, ...]], starts: Indices) -> Indices:
-    own = np.full(int(starts[-1]), -1, dtype=np.int64)
+def _own(heads: Sequence[tuple[RequestHead, ...]], starts: Indices) -> npt.NDArray[np.int32]:
+    own = np.full(int(starts[-1]), -1, dtype=np.int32)
     for number, group in enumerate(heads):
         length = min(group[-1].length, int(starts[number + 1] - starts[number]))
         own[starts[number] : starts[number] + length] = group[-1].start + np.arange(length)
     return own
 
 
-def _agreement(a: RunTable, i: Indices, b: RunTable, j: Indices) -> Agreement:
-    """Figures at positions `i` of one run and `j` of the other; at a split the emitted tokens differ."""
-    same = a.token_ids[i] == b.token_ids[j]
-    delta = np.abs(a.logprobs[i].astype(np.float64) - b.logprobs[j])[same]
-    delta = delta[np.isfinite(delta)]
+def _agreement(
+    runs: tuple[RunTable, RunTable], at: tuple[Indices, Indices], ranks: tuple[Ranks, Ranks]
+) -> Agreement:
+    """Figures at positions `at` of both runs; at a split the emitted tokens differ."""
+    (a, b), (i, j) = runs, at
     if not len(i) or not a.top_ids.shape[1] or not b.top_ids.shape[1]:
         return Agreement(same_top=0.0, same_rank=0.0, delta_mean=0.0, delta_largest=0.0)
-    ranks = [_rank(run, at)[same] for run, at in ((a, i), (b, j))]
+    same = a.token_ids[i] == b.token_ids[j]
+    delta = np.abs(a.logprobs[i] - b.logprobs[j])[same]
+    delta = delta[np.isfinite(delta)]
     return Agreement(
         same_top=float((a.top_ids[i, 0] == b.top_ids[j, 0]).mean()),
-        same_rank=float((ranks[0] == ranks[1]).mean()) if same.any() else 0.0,
-        delta_mean=float(delta.mean()) if len(delta) else 0.0,
+        same_rank=float((ranks[0][i] == ranks[1][j])[same].mean()) if same.any() else 0.0,
+        delta_mean=float(delta.mean(dtype=np.float64)) if len(delta) else 0.0,
         delta_largest=float(delta.max()) if len(delta) else 0.0,
     )
 
 
-def _rank(run: RunTable, at: Indices) -> Indices:
-    """Rank of the emitted token among the listed ones, 0 is best; the list's width where it is not listed."""
-    rank = np.full(len(at), run.top_ids.shape[1], dtype=np.int64)
-    for column in range(run.top_ids.shape[1] - 1, -1, -1):
-        rank[run.top_ids[at, column] == run.token_ids[at]] = column
-    return rank
+def _ranks(run: RunTable) -> Ranks:
+    """Rank of each emitted token among the listed ones, 0 is best; 255 where it is not listed."""
+    ranks = np.zeros(len(run.token_ids), dtype=np.uint8)
+    if run.top_ids.shape[1]:
+        searched = np.flatnonzero(run.top_ids[:, 0] != run.token_ids)
+        match = run.top_ids[searched] == run.token_ids[searched][:, None]
+        ranks[searched] = np.where(match.any(axis=1), match.argmax(axis=1), 255)
+    return ranks
 
 
 def _mean(items: Sequence[Agreement]) -> Agreement:

@@ -12,7 +12,7 @@ from qualify.steps import StepTable
 
 UNKNOWN = -1
 
-Numbers = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,9 +20,9 @@ class Placement:
     """Where the P tokens of one run were computed.
 
     Attributes:
-        row: int64 [P], row of the decode batch; `UNKNOWN` for tokens that a prefill computed.
-        step: int64 [P], index of the engine step; `UNKNOWN` where not recorded.
-        context: int64 [P], tokens before the position: the prompt and what was emitted.
+        row: int32 [P], row of the decode batch; `UNKNOWN` for tokens that a prefill computed.
+        step: int32 [P], index of the engine step; `UNKNOWN` where not recorded.
+        context: int32 [P], tokens before the position: the prompt and what was emitted.
         recorded: False where rows were estimated from the order in which requests were sent.
     """
 
@@ -42,7 +42,7 @@ def place(run: RunTable, steps: StepTable | None) -> Placement:
         run: The run.
         steps: Steps of the run's server; None where none were recorded.
     """
-    row = np.full(len(run.token_ids), UNKNOWN, dtype=np.int64)
+    row = np.full(len(run.token_ids), UNKNOWN, dtype=np.int32)
     step, context = row.copy(), row.copy()
     for head in run.heads:
         context[head.positions] = head.context_tokens + np.arange(head.length)

@@ -45,7 +45,7 @@ def strata(placement: Placement, steps: StepTable | None) -> dict[str, Mask]:
 def _by_step(placement: Placement, steps: StepTable) -> dict[str, Mask]:
     known = placement.step != UNKNOWN
     step = np.where(known, placement.step, 0)
-    longest = np.zeros(len(steps.decode), dtype=np.int64)
+    longest = np.zeros(len(steps.decode), dtype=np.int32)
     np.maximum.at(longest, steps.step, steps.reached)
     fresh = since_prefill(steps) <= SETTLED_AFTER
     wide = steps.rows > 1
@@ -68,7 +68,7 @@ def since_prefill(steps: StepTable) -> npt.NDArray[np.int64]:
     return np.asarray(np.where(steps.decode, number - last, 0))
 
 
-def _buckets(what: str, tokens: npt.NDArray[np.int64], where: Mask) -> dict[str, Mask]:
+def _buckets(what: str, tokens: npt.NDArray[np.int32], where: Mask) -> dict[str, Mask]:
     edges = (0, *CONTEXT_EDGES, np.iinfo(np.int64).max)
     parts = {}
     for low, high in pairwise(edges):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -104,56 +103,49 @@ class Summary:
         return replace(self, means=means, peak=peak, total=total, beyond=change(self.beyond))
 
 
-def summarise(layout: Layout, mask: Mask | None = None) -> Summary:
-    """Summarises the requests of a layout.
+def summarise(layout: Layout) -> Summary:
+    """Summarises the requests of a layout, or of a part of it.
 
     Args:
         layout: The runs laid beside each other.
-        mask: bool [P], positions to look at; all where left out. Requests without any are left out.
     """
-    distances = layout.distances if mask is None else np.where(mask[:, None], layout.distances, np.nan)
-    view = replace(layout, distances=distances)
-    known = ~np.isnan(distances)
-    kept = _per_request(np.asarray(known.any(axis=1)), layout, np.add) > 0
-    nearest = np.stack([view.nearest(run) for run in range(layout.runs)], axis=1)
-    near_zero = np.nan_to_num(nearest)
+    known = ~np.isnan(layout.distances)
     comparable = known[:, layout.columns(layout.runs - 1)].sum(axis=1)
     # With one baseline run left to compare with, that run's jump looks like the subject's.
     watched = np.where(comparable == 0, 0.0, np.where(comparable == 1, 2.0, 1.0))
-    floor_runs = np.stack(
-        [
-            known[:, [column for column in layout.floor_columns if run in layout.pairs[column]]].any(axis=1)
-            for run in range(layout.runs - 1)
-        ],
-        axis=1,
-    )
-    floor = distances[:, layout.floor_columns]
-    floor = floor[~np.isnan(floor)]
-    total = _per_request(near_zero, layout, np.add) / np.maximum(layout.asked, 1)[:, None]
+    floor_runs = np.zeros(len(known))
+    for run in range(layout.runs - 1):
+        others = [column for column in layout.floor_columns if run in layout.pairs[column]]
+        floor_runs += known[:, others].any(axis=1)
+    peak, total = np.empty((2, len(layout.asked), layout.runs))
+    for run in range(layout.runs):
+        nearest = np.nan_to_num(layout.nearest(run))
+        peak[:, run] = _per_request(nearest, layout, np.maximum)
+        total[:, run] = _per_request(nearest, layout, np.add) / np.maximum(layout.asked, 1)
+    floor = layout.distances[:, layout.floor_columns][known[:, layout.floor_columns]]
     return Summary(
         pairs=layout.pairs,
-        means=_means(layout, distances, known)[kept],
-        peak=_per_request(near_zero, layout, np.maximum)[kept],
-        total=total[kept],
-        beyond=_per_request(near_zero[:, -1], layout, np.maximum)[kept],
-        watched=_per_request(watched, layout, np.add)[kept],
-        floor_watched=_per_request(floor_runs.sum(axis=1).astype(np.float64), layout, np.add)[kept],
+        means=_means(layout, known),
+        peak=peak,
+        total=total,
+        beyond=peak[:, -1].copy(),
+        watched=_per_request(watched, layout, np.add),
+        floor_watched=_per_request(floor_runs, layout, np.add),
         tail=fit_tail(floor),
         floor_largest=float(floor.max()) if len(floor) else 0.0,
         floor_positions=len(floor),
     )
 
 
-def _means(layout: Layout, distances: Distances, known: Mask) -> Distances:
-    count = _per_request(known, layout, np.add)
-    total = _per_request(np.nan_to_num(distances), layout, np.add)
-    mean = np.full(total.shape, np.nan)
-    np.divide(total, count, out=mean, where=count > 0)
+def _means(layout: Layout, known: Mask) -> Distances:
+    mean = np.full((len(layout.asked), len(layout.pairs)), np.nan)
+    for column in range(len(layout.pairs)):
+        count = _per_request(known[:, column].astype(np.float64), layout, np.add)
+        total = _per_request(np.nan_to_num(layout.distances[:, column]), layout, np.add)
+        np.divide(total, count, out=mean[:, column], where=count > 0)
     return mean
 
 
-def _per_request(values: npt.NDArray[Any], layout: Layout, how: np.ufunc) -> npt.NDArray[np.float64]:
-    """Reduces positions to requests, each of which has at least one: [P, ...] to float64 [U, ...]."""
-    if not len(layout.starts) - 1:
-        return np.zeros((0, *values.shape[1:]))
-    return np.asarray(how.reduceat(values.astype(np.float64, copy=False), layout.starts[:-1], axis=0))
+def _per_request(values: Distances, layout: Layout, how: np.ufunc) -> Distances:
+    """Reduces positions to requests, each of which has at least one: [P] to [U]."""
+    return np.asarray(how.reduceat(values, layout.starts[:-1])) if len(layout.asked) else np.zeros(0)

@@ -210,12 +210,12 @@ def _steps(files: Iterable[ForeignRun]) -> StepTable | None:
                 replayed += [mode != "NONE"] * count
     if not sizes:
         return None
-    none = np.zeros(0, dtype=np.int64)
+    none = np.zeros(0, dtype=np.int32)
     return StepTable(
         decode=np.ones(len(sizes), dtype=bool),
         replayed=np.array(replayed, dtype=bool),
-        rows=np.array(sizes, dtype=np.int64),
-        padded_rows=np.zeros(len(sizes), dtype=np.int64),
+        rows=np.array(sizes, dtype=np.int32),
+        padded_rows=np.zeros(len(sizes), dtype=np.int32),
         step=none,
         request=none,
         row=none,
