@@ -197,8 +197,10 @@ class ProcessServer:
             with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
                 process = psutil.Process(pid)
                 resident += process.memory_info().rss
-                title = next(iter(process.cmdline()), "")
-                if title.startswith(_WORKER_TITLE):
+                title = _title(process)
+                # A worker that runs a command is for a moment two processes of one title: the child is no
+                # worker, and its end is none.
+                if title.startswith(_WORKER_TITLE) and title != _title(psutil.Process(process.ppid())):
                     self._workers.setdefault(f"{title} (process {pid})", process)
         self._peak_rss = max(resident, self._peak_rss or 0)
 
@@ -229,6 +231,10 @@ class ProcessServer:
         while not (done := gone()) and time.monotonic() < deadline:
             await asyncio.sleep(_POLL_S)
         return done
+
+
+def _title(process: psutil.Process) -> str:
+    return next(iter(process.cmdline()), "")
 
 
 class _Guard:

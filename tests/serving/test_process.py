@@ -124,6 +124,28 @@ async def test_exit_code_and_signal_are_seen(tmp_path: Path) -> None:
         assert (seen.returncode, seen.lost_child) == (code, None)
 
 
+async def test_fork_of_a_worker_is_no_worker(tmp_path: Path) -> None:
+    # For a moment a worker that runs a command is two processes of one title.
+    worker = (
+        "import os, time\n"
+        "if os.fork() == 0: time.sleep(2); os._exit(0)\n"
+        "os.wait(); print('forked', flush=True); time.sleep(60)"
+    )
+    text = (
+        "import subprocess, sys, time\n"
+        f"subprocess.Popen(['VLLM::Worker', '-c', {worker!r}], executable=sys.executable)\n"
+        "time.sleep(60)"
+    )
+    server = script(tmp_path, text).start()
+    try:
+        await until(lambda: server.ended() is not None or len(guard.session_members(server.pid)) == 3)
+        await until(lambda: server.ended() is not None or server.last_line() == "forked")
+        assert len(server._workers) == 1
+        assert server.ended() is None
+    finally:
+        await server.stop()
+
+
 async def test_vanished_worker_is_noticed_at_once(tmp_path: Path) -> None:
     async with fake_server(tmp_path) as server:
         await until(lambda: server.ended() is None and len(server._workers) == 1)
