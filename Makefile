@@ -7,11 +7,14 @@ RELEASE ?= images/ds4-cpu
 
 VENV := .venv
 SERVING := .venv-serving
+CONTRACTS := .venv-contracts
 KERNEL_SOURCES := $(shell find kernels -type f \( -name '*.py' -o -name '*.c' -o -name '*.cu' -o -name '*.toml' \) -not -path '*/build/*')
 TEST_ARGS ?=
+CONTRACTS_ARGS ?=
+BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-serving qualify test test-slow lint format bench clean
+.PHONY: help install install-serving qualify test test-slow contracts-released bench-kernels lint format clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -23,12 +26,20 @@ install-serving: $(SERVING)/.installed  ## Install vLLM for the CPU, and kernels
 qualify: install install-serving  ## Qualify the embedded release (no GPU, no Docker)
 	$(VENV)/bin/qualify run $(RELEASE)
 
-test: install install-serving  ## Run the tests (default ones; the slow ones: make test-slow)
+test: install install-serving $(CONTRACTS)/.installed  ## Run the tests (default ones; the slow ones: make test-slow)
 	$(VENV)/bin/python -m pytest -m "not slow" --ignore tests/kernels $(TEST_ARGS)
-	$(SERVING)/bin/python -m pytest -m "not slow" tests/kernels $(TEST_ARGS)
+	$(SERVING)/bin/python -m pytest -m "not slow" tests/kernels --ignore tests/kernels/c128a $(TEST_ARGS)
+	PYTHONPATH=kernels $(CONTRACTS)/bin/python -m pytest --confcutdir tests/kernels/c128a tests/kernels/c128a $(TEST_ARGS)
 
 test-slow: install install-serving  ## Run the end-to-end tests on a real server
 	$(VENV)/bin/python -m pytest -m slow --ignore tests/kernels $(TEST_ARGS)
+
+contracts-released: $(CONTRACTS)/.installed  ## Put the metadata builders of released vLLM wheels through the contract
+	PYTHONPATH=kernels $(CONTRACTS)/bin/python -m ds4_kernels.contracts.released $(CONTRACTS_ARGS)
+
+bench-kernels:  ## Time the metadata kernels against the installed vLLM's (needs a GPU; PYTHON's torch, Triton, vLLM)
+	PYTHONPATH=kernels $(PYTHON) -m ds4_kernels.c128a.build_cuda
+	PYTHONPATH=kernels $(PYTHON) -m ds4_kernels.bench $(BENCH_ARGS)
 
 lint: install  ## ruff check, ruff format --check, types
 	$(VENV)/bin/ruff check .
@@ -40,7 +51,7 @@ format: install  ## Format the code and fix what ruff can fix
 	$(VENV)/bin/ruff format .
 
 clean:  ## Remove environments, caches and made models (bundles are kept)
-	rm -rf $(VENV) $(SERVING) .venv-contracts .cache models build kernels/build
+	rm -rf $(VENV) $(SERVING) $(CONTRACTS) .cache models build kernels/build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.installed: requirements/harness.lock pyproject.toml
@@ -63,4 +74,12 @@ $(SERVING)/.locked: requirements/serving-cpu.lock
 
 $(SERVING)/.installed: $(SERVING)/.locked $(KERNEL_SOURCES)
 	$(SERVING)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --force-reinstall ./kernels
+	@touch $@
+
+$(CONTRACTS)/.installed: requirements/contracts.lock
+	$(PYTHON) -m venv --clear $(CONTRACTS)
+	@$(CONTRACTS)/bin/pip install --quiet --disable-pip-version-check --no-deps $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+	    -r requirements/contracts.lock || { \
+	    echo "The contracts environment could not be installed. If torch's +cpu build was not found, pip's indexes lack it:"; \
+	    echo "  make $(MAKECMDGOALS) TORCH_INDEX=https://download.pytorch.org/whl/cpu"; exit 4; }
 	@touch $@

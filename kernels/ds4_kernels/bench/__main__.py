@@ -1,7 +1,8 @@
 """Time the C128A metadata kernels: this package's and vLLM's against what the GPU could do at best.
 
 Every kernel is timed inside CUDA graphs, 64 different steps behind one another, with an emptied L2. The bound
-is the larger of an empty kernel in a graph and the step's bytes at the bandwidth of a large copy.
+is the larger of an empty kernel in a graph and the step's bytes at the bandwidth of a large copy. Beside it
+stands what torch's fill takes for the same prefixes, reading nothing.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Line:
         width: columns that the step initialises.
         bytes_moved: bytes that the step cannot do without.
         bound_us: physical bound.
+        fill_us: torch's fill of the active prefixes with one value, which reads nothing.
         kernel_us: microseconds of each kernel in a graph, by subject.
     """
 
@@ -45,6 +47,7 @@ class Line:
     width: int
     bytes_moved: int
     bound_us: float
+    fill_us: float
     kernel_us: dict[str, float]
 
 
@@ -105,6 +108,7 @@ def run(subjects: dict[str, Subject], device: torch.device) -> Report:
                 width=steps[0].batch.width,
                 bytes_moved=moved,
                 bound_us=round(max(empty, moved / bandwidth), 3),
+                fill_us=round(timer.microseconds([_fill(step) for step in steps]), 3),
                 kernel_us=times,
             )
         )
@@ -121,6 +125,11 @@ def run(subjects: dict[str, Subject], device: torch.device) -> Report:
         host_us=host,
         lines=tuple(lines),
     )
+
+
+def _fill(step: Step) -> Callable[[], object]:
+    prefix = step.buffers.decode[:, : step.batch.width]
+    return lambda: prefix.fill_(-1)
 
 
 def _launch(builder: Builder, step: Step) -> Callable[[], object]:
@@ -149,7 +158,7 @@ def text(report: Report) -> str:
         Lines to print; for vLLM, how many times its time this package's kernels need less.
     """
     names = list(report.subjects)
-    head = f"{'rows':>4} {'capacity':>8} {'lengths':<20} {'width':>5} {'bound':>7} "
+    head = f"{'rows':>4} {'capacity':>8} {'lengths':<20} {'width':>5} {'bound':>7} {'fill':>7} "
     head += " ".join(f"{name:>8}" for name in names)
     own = [name for name in names if name != "vllm"] if "vllm" in names else []
     head += " ".join([""] + [f"vllm/{name:<7}" for name in own] + [f"{name}/bound" for name in own])
@@ -163,7 +172,8 @@ def text(report: Report) -> str:
         head,
     ]
     for line in report.lines:
-        cells = f"{line.rows:>4} {line.capacity:>8} {line.lengths:<20} {line.width:>5} {line.bound_us:>7.2f} "
+        cells = f"{line.rows:>4} {line.capacity:>8} {line.lengths:<20} {line.width:>5} "
+        cells += f"{line.bound_us:>7.2f} {line.fill_us:>7.2f} "
         cells += " ".join(f"{line.kernel_us[name]:>8.2f}" for name in names)
         for name in own:
             cells += f" {line.kernel_us['vllm'] / line.kernel_us[name]:>12.2f}"

@@ -11,6 +11,7 @@ import triton
 
 LAUNCHES = 64  # different steps in one graph
 _REPLAYS = 30
+_WARM_UP = 3000  # reads of the large buffer, 0.4 s: the clocks rise first
 _FLUSH_BYTES = 512 * 2**20  # several times the L2 of any GPU today
 _COPY_BYTES = 2 * 2**30
 
@@ -23,15 +24,19 @@ def _nothing():
 class GraphTimer:
     """Times a row of launches captured in one graph.
 
-    Before the launches, the graph reads a large buffer, so that the L2 holds nothing of theirs; the time of
-    that read alone, in a graph of its own, is taken off.
+    Before the launches, the graph reads a large buffer, so that the L2 holds nothing of theirs. A graph with
+    that read alone is replayed in turn with it, and the difference is taken each time: the read takes a
+    hundred times as long as a launch, and its time drifts.
     """
 
     def __init__(self, device: torch.device) -> None:
-        """Allocate the buffer and time its read."""
+        """Allocate the buffer and capture its read."""
         self._filler = torch.zeros(_FLUSH_BYTES // 4, dtype=torch.float32, device=device)
         self._sink = torch.zeros((), dtype=torch.float32, device=device)
-        self._flush_us = self._median_us(self._graph([]))
+        self._flush_graph = self._graph([])
+        for _ in range(_WARM_UP):
+            self._flush_graph.replay()
+        torch.cuda.synchronize()
 
     def microseconds(self, launches: Sequence[Callable[[], object]]) -> float:
         """Time launches.
@@ -40,12 +45,16 @@ class GraphTimer:
             launches: each launches its kernel on the current stream; warmed up here.
 
         Returns:
-            Microseconds of one launch: median over replays, less the flush, over the number of launches.
+            Microseconds of one launch: the median difference over replays, over the number of launches.
         """
         for launch in launches:
             launch()
         torch.cuda.synchronize()
-        return (self._median_us(self._graph(launches)) - self._flush_us) / len(launches)
+        graph = self._graph(launches)
+        for warm_up in (graph, self._flush_graph):
+            _replay_us(warm_up)
+        differences = [_replay_us(graph) - _replay_us(self._flush_graph) for _ in range(_REPLAYS)]
+        return statistics.median(differences) / len(launches)
 
     def _graph(self, launches: Sequence[Callable[[], object]]) -> torch.cuda.CUDAGraph:
         self._flush()
@@ -60,16 +69,14 @@ class GraphTimer:
     def _flush(self) -> None:
         torch.sum(self._filler, dim=0, out=self._sink)
 
-    def _median_us(self, graph: torch.cuda.CUDAGraph) -> float:
-        times = []
-        for _ in range(_REPLAYS):
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
-            graph.replay()
-            end.record()
-            torch.cuda.synchronize()
-            times.append(start.elapsed_time(end) * 1000)
-        return statistics.median(times)
+
+def _replay_us(graph: torch.cuda.CUDAGraph) -> float:
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    graph.replay()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end) * 1000
 
 
 def empty_kernel_us(timer: GraphTimer) -> float:
@@ -90,7 +97,7 @@ def copy_bytes_per_us(device: torch.device) -> float:
     target = torch.empty_like(source)
     target.copy_(source)
     times = []
-    for _ in range(_REPLAYS // 3):
+    for _ in range(_REPLAYS):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         target.copy_(source)

@@ -184,12 +184,11 @@ def result_views(batch: Batch, buffers: Buffers, design: ViewDesign) -> Result:
     Returns:
         Views that share memory with the buffers.
     """
-    columns = buffers.capacity if design is ViewDesign.WHOLE_ROW else batch.width
-    decode_rows, prefill_rows = batch.num_decode_tokens, batch.num_prefill_tokens
+    decode = buffers.decode[: batch.num_decode_tokens]
     return Result(
-        decode=buffers.decode[:decode_rows, :columns],
-        lens=buffers.lens[:decode_rows],
-        prefill=buffers.prefill[:prefill_rows, : batch.width],
+        decode=decode if design is ViewDesign.WHOLE_ROW else decode[:, : batch.width],
+        lens=buffers.lens[: batch.num_decode_tokens],
+        prefill=buffers.prefill[: batch.num_prefill_tokens, : batch.width],
     )
 
 
@@ -212,14 +211,13 @@ def validate(batch: Batch, buffers: Buffers, dcp: Dcp = NO_DCP) -> None:
     _check_dcp(batch, dcp)
 
 
-def _require(holds: bool, argument: str, given: object, expected: object) -> None:
-    if not holds:
-        raise ValueError(f"{argument}: got {given}, expected {expected}")
+def _wrong(argument: str, given: object, expected: object) -> ValueError:
+    return ValueError(f"{argument}: got {given}, expected {expected}")
 
 
 def _check_tensors(batch: Batch, buffers: Buffers) -> None:
     device = buffers.decode.device
-    specs = (
+    for name, tensor, dtype, dims in (
         ("decode buffer", buffers.decode, torch.int32, 2),
         ("lens buffer", buffers.lens, torch.int32, 1),
         ("prefill buffer", buffers.prefill, torch.int32, 2),
@@ -227,48 +225,59 @@ def _check_tensors(batch: Batch, buffers: Buffers) -> None:
         ("token_to_req", batch.token_to_req, torch.int32, 1),
         ("block_table", batch.block_table, torch.int32, 2),
         ("slot_mapping", batch.slot_mapping, torch.int64, 1),
-    )
-    for name, tensor, dtype, dims in specs:
-        _require(tensor.dtype == dtype, f"{name} dtype", tensor.dtype, dtype)
-        _require(tensor.dim() == dims, f"{name} dimensions", tensor.dim(), dims)
-        _require(tensor.device == device, f"{name} device", tensor.device, f"{device} (decode buffer)")
-        if tensor is batch.block_table:  # a slice of a wider table is fine: its row stride is passed on
-            dense = tensor.stride(1) == 1 or tensor.shape[1] <= 1
-            _require(dense, "block_table column stride", tensor.stride(1), 1)
-        else:
-            _require(tensor.is_contiguous(), f"{name} strides", tensor.stride(), "a contiguous tensor")
+    ):
+        if tensor.dtype != dtype:
+            raise _wrong(f"{name} dtype", tensor.dtype, dtype)
+        if tensor.dim() != dims:
+            raise _wrong(f"{name} dimensions", tensor.dim(), dims)
+        if tensor.device != device:
+            raise _wrong(f"{name} device", tensor.device, f"{device} (decode buffer)")
+        if not tensor.is_contiguous() and name != "block_table":
+            raise _wrong(f"{name} strides", tensor.stride(), "a contiguous tensor")
+    # a slice of a wider table is fine: its row stride is passed on
+    if batch.block_table.stride(1) != 1 and batch.block_table.shape[1] > 1:
+        raise _wrong("block_table column stride", batch.block_table.stride(1), 1)
 
 
 def _check_sizes(batch: Batch, buffers: Buffers) -> None:
-    capacity, tokens, width = buffers.capacity, batch.num_tokens, batch.width
-    prefill_width, decodes = buffers.prefill.shape[1], batch.num_decode_tokens
-    _require(prefill_width == capacity, "prefill buffer width", prefill_width, f"{capacity} (decode buffer)")
-    _require(capacity % ALIGNMENT == 0, "capacity", capacity, f"a multiple of {ALIGNMENT}")
-    _require(width % ALIGNMENT == 0, "width", width, f"a multiple of {ALIGNMENT}")
-    _require(0 < width <= capacity, "width", width, f"at least {ALIGNMENT} and at most capacity {capacity}")
-    _require(batch.compress_ratio >= MIN_RATIO, "compress_ratio", batch.compress_ratio, f">= {MIN_RATIO}")
-    tokens_covered = width * batch.compress_ratio
-    _require(tokens_covered < 2**31, "width * compress_ratio", tokens_covered, "below 2**31 tokens")
-    _require(batch.block_size > 0, "block_size", batch.block_size, "> 0")
-    _require(0 <= decodes <= tokens, "num_decode_tokens", decodes, f"0 to {tokens} (positions)")
-    queries = batch.query_tokens
-    _require(0 <= queries <= tokens, "num_query_tokens", queries, f"0 to {tokens} (positions)")
+    capacity, width = buffers.capacity, batch.width
+    if buffers.prefill.shape[1] != capacity:
+        raise _wrong("prefill buffer width", buffers.prefill.shape[1], f"{capacity} (decode buffer)")
+    if capacity % ALIGNMENT:
+        raise _wrong("capacity", capacity, f"a multiple of {ALIGNMENT}")
+    if width % ALIGNMENT:
+        raise _wrong("width", width, f"a multiple of {ALIGNMENT}")
+    if not 0 < width <= capacity:
+        raise _wrong("width", width, f"at least {ALIGNMENT} and at most capacity {capacity}")
+    if batch.compress_ratio < MIN_RATIO:
+        raise _wrong("compress_ratio", batch.compress_ratio, f">= {MIN_RATIO}")
+    if width * batch.compress_ratio >= 2**31:
+        raise _wrong("width * compress_ratio", width * batch.compress_ratio, "below 2**31 tokens")
+    if batch.block_size < 1:
+        raise _wrong("block_size", batch.block_size, ">= 1")
+    tokens, decodes, queries = batch.num_tokens, batch.num_decode_tokens, batch.query_tokens
+    if not 0 <= decodes <= tokens:
+        raise _wrong("num_decode_tokens", decodes, f"0 to {tokens} (positions)")
+    if not 0 <= queries <= tokens:
+        raise _wrong("num_query_tokens", queries, f"0 to {tokens} (positions)")
     for name, tensor, least in (
         ("token_to_req length", batch.token_to_req, tokens),
         ("slot_mapping length", batch.slot_mapping, tokens),
         ("decode buffer rows", buffers.decode, decodes),
         ("lens buffer length", buffers.lens, decodes),
-        ("prefill buffer rows", buffers.prefill, batch.num_prefill_tokens),
+        ("prefill buffer rows", buffers.prefill, tokens - decodes),
     ):
-        _require(tensor.shape[0] >= least, name, tensor.shape[0], f">= {least}")
+        if tensor.shape[0] < least:
+            raise _wrong(name, tensor.shape[0], f">= {least}")
 
 
 def _check_dcp(batch: Batch, dcp: Dcp) -> None:
-    _require(dcp.world_size >= 1, "dcp world_size", dcp.world_size, ">= 1")
-    _require(
-        0 <= dcp.rank < dcp.world_size, "dcp rank", dcp.rank, f"0 to {dcp.world_size - 1} (world_size - 1)"
-    )
-    _require(dcp.interleave >= 1, "dcp interleave", dcp.interleave, ">= 1")
-    if dcp.world_size > 1:  # otherwise entries of one page would collide on a rank
-        divides = batch.block_size % dcp.interleave == 0
-        _require(divides, "dcp interleave", dcp.interleave, f"a divisor of block_size {batch.block_size}")
+    if dcp.world_size < 1:
+        raise _wrong("dcp world_size", dcp.world_size, ">= 1")
+    if not 0 <= dcp.rank < dcp.world_size:
+        raise _wrong("dcp rank", dcp.rank, f"0 to {dcp.world_size - 1} (world_size - 1)")
+    if dcp.interleave < 1:
+        raise _wrong("dcp interleave", dcp.interleave, ">= 1")
+    # otherwise entries of one page would collide on a rank
+    if dcp.world_size > 1 and batch.block_size % dcp.interleave:
+        raise _wrong("dcp interleave", dcp.interleave, f"a divisor of block_size {batch.block_size}")

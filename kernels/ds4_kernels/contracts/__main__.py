@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
         choices=[fault.value for fault in MetadataFault],
         help="put a fault in; must turn red",
     )
-    parser.add_argument("--examples", type=int, default=40, help="drawn cases for each property (default 40)")
+    parser.add_argument("--examples", type=int, default=25, help="drawn cases for each property (default 25)")
     parser.add_argument("--only", metavar="EXPR", help="run only the checks that match (pytest -k)")
     options = parser.parse_args(arguments)
     request = SubjectRequest(

@@ -9,6 +9,8 @@ import pytest
 
 from ds4_kernels.contracts.subjects import Need, Subject
 
+_MESSAGE_LIMIT = 1000  # characters; a drawn step can be long, and JUnit XML holds it whole
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -16,7 +18,7 @@ class Failure:
 
     Attributes:
         check: the check's name.
-        message: what it found.
+        message: what it found, cut where it is long.
     """
 
     check: str
@@ -100,4 +102,5 @@ def _check_name(nodeid: str) -> str:
 
 def _message(report: pytest.TestReport) -> str:
     crash = getattr(report.longrepr, "reprcrash", None)
-    return str(crash.message if crash else report.longrepr).removeprefix("AssertionError: ")
+    message = str(crash.message if crash else report.longrepr).removeprefix("AssertionError: ")
+    return message if len(message) <= _MESSAGE_LIMIT else message[:_MESSAGE_LIMIT] + " ..."

@@ -217,7 +217,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--cache", type=Path, default=DEFAULT_CACHE, help=f"default {DEFAULT_CACHE}")
     parser.add_argument("--json", type=Path, metavar="F", help="write the table as JSON")
     parser.add_argument("--version", action="append", metavar="V", help="only this release (repeatable)")
-    parser.add_argument("--examples", type=int, default=40, help="drawn cases for each property (default 40)")
+    parser.add_argument("--examples", type=int, default=25, help="drawn cases for each property (default 25)")
     options = parser.parse_args(arguments)
     rows = [row for row in ROWS if not options.version or row.version in options.version]
     if not rows:

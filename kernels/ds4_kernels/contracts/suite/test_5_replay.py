@@ -83,7 +83,8 @@ def test_cuda_graph_reads_as_fresh(subject: Subject, design: ViewDesign) -> None
         captured, memory = _capture(subject, max(history, key=lambda case: case.decodes), design)
         rows, capacity = captured.decode.shape[0], history[0].capacity
         out = torch.empty((rows, capacity), dtype=torch.int32, device=subject.device)
-        graph = _captured_consumer(captured, out)
+        columns = torch.arange(capacity, device=subject.device)  # read at every replay: stays alive
+        graph = _captured_consumer(captured, columns, out)
         for case in history:
             built = build(subject, case, design, memory)
             out.fill_(NO_ENTRY)
@@ -116,13 +117,12 @@ def test_builder_itself_can_be_captured(subject: Subject, design: ViewDesign) ->
     check()
 
 
-def _captured_consumer(captured: Result, out: torch.Tensor) -> torch.cuda.CUDAGraph:
+def _captured_consumer(captured: Result, columns: torch.Tensor, out: torch.Tensor) -> torch.cuda.CUDAGraph:
     """Capture a consumer that copies what the lengths let it read, through the captured views."""
-    columns = torch.arange(captured.decode.shape[1], device=out.device)
 
     def consume() -> None:
         inside = columns < captured.lens.unsqueeze(1)
-        out[:, : captured.decode.shape[1]].copy_(torch.where(inside, captured.decode, NO_ENTRY))
+        out.copy_(torch.where(inside, captured.decode, NO_ENTRY))
 
     return _captured(consume)
 
