@@ -56,7 +56,7 @@ _MACHINE = (
     (re.compile(r"CUDA driver version is insufficient"), "the GPU's driver is too old"),
 )
 _MISSING_MODULE = re.compile(r"No module named '?([\w.]+)'?\)?$")
-_RAISED = re.compile(r"(?:^|\s)((?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Exit|Interrupt))(?::|$)")
+_RAISED = re.compile(r"(?:^|\s)((?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Exit|Interrupt)(?:: .*|$))")
 _FAILED_CHILD = re.compile(r"Failed core proc\(s\): \{[^}]*: -(\d+)")
 _REFUSED_ARGUMENTS = re.compile(r"error: (unrecognized arguments|argument |the following arguments)")
 _LAST_LINES = 200
@@ -80,7 +80,7 @@ class _Words:
     """What a log says.
 
     Attributes:
-        own: The first line in which a process says that it failed by itself.
+        own: The first line in which a process says that it failed by itself, and what it raised then.
         told: The line that says that it was told to stop, before any such failure.
         machine: What the machine lacked, with the line that says so.
         failed_child: Signal that ended the engine while it started, as the main process saw it.
@@ -147,14 +147,17 @@ def _read(log: Iterable[str]) -> _Words:
             words.machine = _machine_trouble(line)
         if child := _FAILED_CHILD.search(line):
             words.failed_child = int(child[1])
-        if noticed or words.own:
+        if noticed:
             continue
-        if _OWN_FAILURE.search(line):
+        if _NOTICED.search(line):
+            noticed = True
+        elif words.own:
+            if raised := _RAISED.search(line):
+                noticed, words.own = True, f"{words.own} {raised[1].strip()}"
+        elif _OWN_FAILURE.search(line):
             words.own = line.strip()
         elif _TOLD_TO_STOP.search(line):
             noticed, words.told = True, line.strip()
-        else:
-            noticed = bool(_NOTICED.search(line))
     words.last = tuple(last)
     return words
 
@@ -191,6 +194,6 @@ def _last_raised(log: tuple[str, ...]) -> str:
     for line in reversed(log):
         if _REFUSED_ARGUMENTS.search(line):
             return f", refusing its arguments: {line.strip()}"
-        if _RAISED.search(line):
-            return f": {line.strip()}"
-    return " without saying why"
+        if raised := _RAISED.search(line):
+            return f": {raised[1].strip()}"
+    return f"; its last line: {log[-1].strip()}" if log else " without a word"

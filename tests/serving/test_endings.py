@@ -99,11 +99,31 @@ def test_missing_optional_modules_are_not_the_machines_trouble() -> None:
     assert classify(Exit(returncode=1), log, ready=False).state is ArmState.START_FAILED
 
 
+def test_detail_names_what_a_child_raised() -> None:
+    prefix = "(EngineCore pid=7) ERROR 01-01 [core.py:1510]"
+    log = (
+        f"{prefix} EngineCore failed to start.",
+        f"{prefix} Traceback (most recent call last):",
+        f'{prefix}   File "x.py", line 3, in load',
+        f"{prefix} safetensors.SafetensorError: header too short",
+        "RuntimeError: Engine core initialization failed. Failed core proc(s): {'EngineCore': 1}",
+    )
+    detail = classify(Exit(returncode=1), log, ready=False).detail
+    assert detail.endswith("EngineCore failed to start. safetensors.SafetensorError: header too short")
+
+
+def test_detail_leaves_consequences_out() -> None:
+    log = (*ABORTED, "EngineDeadError: EngineCore encountered an issue.", "ValueError: on top of it")
+    seen = Exit(returncode=None, lost_child="engine")
+    assert classify(seen, log, ready=True).detail == "engine vanished: Fatal Python error: Aborted"
+
+
 def test_details_name_code_signal_and_reason() -> None:
     assert "code 1: ValueError: no kernel" in classify(Exit(returncode=1), TRACEBACK, ready=False).detail
     assert "SIGKILL" in classify(Exit(returncode=-9), QUIET, ready=True).detail
     assert "Fatal Python error: Aborted" in classify(Exit(returncode=-6), ABORTED, ready=True).detail
-    assert "without saying why" in classify(Exit(returncode=3), QUIET, ready=True).detail
+    assert "code 3; its last line: INFO: ready" in classify(Exit(returncode=3), QUIET, ready=True).detail
+    assert "code 3 without a word" in classify(Exit(returncode=3), (), ready=True).detail
     usage = "api_server.py: error: unrecognized arguments: --nonsense"
     assert "refusing its arguments" in classify(Exit(returncode=2), (usage,), ready=False).detail
     assert "engine vanished" in classify(Exit(returncode=None, lost_child="engine"), QUIET, ready=True).detail

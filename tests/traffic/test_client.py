@@ -64,7 +64,6 @@ async def test_forced_tokens_are_emitted_with_their_own_logprobs(tmp_path: Path)
     assert other.answer.top_ids[0] == free.answer.top_ids[0]
 
 
-@STREAMS
 @pytest.mark.parametrize(
     ("misbehaviour", "kind", "message"),
     [
@@ -79,13 +78,13 @@ async def test_forced_tokens_are_emitted_with_their_own_logprobs(tmp_path: Path)
         ("disconnect", "disconnected", ""),
     ],
 )
-async def test_each_failure_has_its_kind(
-    tmp_path: Path, stream: bool, misbehaviour: str, kind: str, message: str
-) -> None:
-    exchange = await ask_misbehaving(tmp_path, misbehaviour, stream=stream)
-    assert exchange.failure is not None
-    assert exchange.failure.kind == kind
-    assert message in exchange.failure.message
+async def test_each_failure_has_its_kind(tmp_path: Path, misbehaviour: str, kind: str, message: str) -> None:
+    async with fake_server(tmp_path, misbehaviour) as server:
+        exchanges = [await ask(server.url, stream=stream) for stream in (True, False)]
+    for exchange in exchanges:
+        assert exchange.failure is not None
+        assert exchange.failure.kind == kind
+        assert message in exchange.failure.message
 
 
 @STREAMS
