@@ -130,7 +130,7 @@ def _arms(inputs: Inputs, urls: Mapping[Arm, str]) -> list[PlannedArm]:
             inputs.release,
             arm,
             model=Path("MODEL"),
-            project_root=Path(),
+            home=Path(),
             arm_directory=Path("BUNDLE") / "arms" / arm,
             port=0,
         )

@@ -120,7 +120,7 @@ def _launcher(
             inputs.release,
             arm.arm,
             model=planned.model,
-            project_root=inputs.home.absolute(),
+            home=inputs.home.absolute(),
             arm_directory=directory.absolute(),
             port=chosen,
         )
@@ -134,7 +134,7 @@ def _launcher(
 
 
 def _show_wait(progress: Progress, arm: Arm, wait: WaitProgress) -> None:
-    progress.wait(f"{arm}: waiting for {wait.waiting_for}, {wait.elapsed_s:.0f} s; log: {wait.last_line}")
+    progress.wait(f"{arm}: not ready after {wait.elapsed_s:.0f} s: {wait.waiting_for}; log: {wait.last_line}")
 
 
 def _show_drive(progress: Progress, drive: DriveProgress) -> None:

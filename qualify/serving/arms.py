@@ -55,7 +55,7 @@ class ServerCommand:
 
 
 def server_command(
-    release: Release, arm: Arm, *, model: Path, project_root: Path, arm_directory: Path, port: int
+    release: Release, arm: Arm, *, model: Path, home: Path, arm_directory: Path, port: int
 ) -> ServerCommand:
     """Resolves one arm of a release.
 
@@ -65,7 +65,7 @@ def server_command(
         release: The release.
         arm: One of its configured arms.
         model: Directory of the checkpoint.
-        project_root: Where relative paths start; also the server's working directory.
+        home: Directory of the release file, where relative paths start; also the working directory.
         arm_directory: The arm's directory in the bundle; the step log goes there.
         port: Port on 127.0.0.1.
 
@@ -96,9 +96,9 @@ def server_command(
         # The second variable keeps a fault from being switched on by one stray setting.
         environment |= {"DS4_FAULT": layers[-1].fault, "DS4_FAULT_CONFIRM": "yes-break-this-server"}
     return ServerCommand(
-        argv=(str(project_root / serving.python), "-m", serving.module, *command_line(arguments)),
+        argv=(str(home / serving.python), "-m", serving.module, *command_line(arguments)),
         environment=tuple(sorted(environment.items())),
-        cwd=project_root,
+        cwd=home,
     )
 
 

@@ -45,7 +45,7 @@ def command(arm: Arm, of: Release | None = None) -> ServerCommand:
         of or release(),
         arm,
         model=Path("/models/tiny"),
-        project_root=ROOT,
+        home=ROOT,
         arm_directory=Path("/bundle/arms") / arm,
         port=8123,
     )
