@@ -6,7 +6,8 @@ import multiprocessing
 import os
 from typing import TYPE_CHECKING
 
-from ds4_kernels.emulated_replay import ReplayMode, read_settings
+from ds4_kernels.emulated_replay import REPLAY_VARIABLE, ReplayMode, read_settings
+from ds4_kernels.fix.signature import UnrecognisedBuilderError
 
 if TYPE_CHECKING:
     from ds4_kernels.cpu.operators import Installed
@@ -17,24 +18,28 @@ _installed: list[Installed] = []  # at most one; keeps the operators registered
 
 
 def register() -> None:
-    """Check the environment and, on a CPU, install what serves DeepSeek V4.
+    """Check the environment; on a CPU install what serves DeepSeek V4, on a GPU the stride fix.
 
     Raises:
-        SystemExit: an environment variable holds a wrong value, a fault is not confirmed, or the C attention
-            is missing; the message says what to do.
+        SystemExit: an environment variable holds a wrong value, a fault is not confirmed, the C attention is
+            missing, or the C128A metadata builder is not recognised; the message says what to do.
     """
     if _installed:
         return
     from vllm.platforms import current_platform
 
     try:
-        settings = read_settings(os.environ)
         if not current_platform.is_cpu():
-            if settings.mode is ReplayMode.EMULATED or settings.fault is not None:
-                raise ValueError("DS4_REPLAY=emulated and DS4_FAULT act on CPU servers only: unset them")
-        elif not multiprocessing.current_process().name.startswith(SCHEDULING_PROCESS):
+            from ds4_kernels.fix.server import install_on_gpu
+
+            if os.environ.get(REPLAY_VARIABLE, ReplayMode.FRESH.value) != ReplayMode.FRESH.value:
+                raise ValueError(f"{REPLAY_VARIABLE} acts on CPU servers only: unset it")
+            install_on_gpu(os.environ)
+            return
+        settings = read_settings(os.environ)
+        if not multiprocessing.current_process().name.startswith(SCHEDULING_PROCESS):
             from ds4_kernels.cpu.registration import install
 
             _installed.append(install(settings))
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, FileNotFoundError, UnrecognisedBuilderError) as error:
         raise SystemExit(f"ds4_kernels: {error}") from error

@@ -10,7 +10,7 @@ mkdir -p "$OUT"
     nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
     nvcc --version | tail -n 2 | head -n 1
     python3 -c 'import numpy, torch, triton; print("torch", torch.__version__, "triton", triton.__version__, "numpy", numpy.__version__)'
-    python3 -m ds4_kernels.c128a.build_cuda
+    python3 -m ds4_kernels.c128a.build_cuda | sed "s|$PWD/||"
 } > "$OUT/card.txt" 2>&1
 mkdir -p build
 sed 's/row = s.decode + token \* s.capacity/row = s.decode + token * s.width/' \
