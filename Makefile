@@ -14,7 +14,7 @@ CONTRACTS_ARGS ?=
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-serving qualify test test-slow contracts-released bench-kernels lint format clean
+.PHONY: help install install-serving qualify test test-slow contracts-released bench bench-judge bench-kernels lint format clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -36,6 +36,11 @@ test-slow: install install-serving  ## Run the end-to-end tests on a real server
 
 contracts-released: $(CONTRACTS)/.installed  ## Put the metadata builders of released vLLM wheels through the contract
 	PYTHONPATH=kernels $(CONTRACTS)/bin/python -m ds4_kernels.contracts.released $(CONTRACTS_ARGS)
+
+bench: bench-judge  ## Run the benchmarks that need no GPU
+
+bench-judge: install  ## Time and memory of judging a million positions
+	$(VENV)/bin/python -m qualify.bench.judge $(BENCH_ARGS)
 
 bench-kernels:  ## Time the metadata kernels against the installed vLLM's (needs a GPU; PYTHON's torch, Triton, vLLM)
 	PYTHONPATH=kernels $(PYTHON) -m ds4_kernels.c128a.build_cuda
