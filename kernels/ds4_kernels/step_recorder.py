@@ -10,9 +10,10 @@
 row of the C128A decode metadata. ``computed_tokens`` counts tokens whose KV existed before the step. ``kind``
 is ``decode`` (nothing but decode rows), ``prefill`` (none) or ``mixed``.
 
-Request ids are vLLM's internal ones. For vLLM 0.32 and ``/v1/completions`` with the header ``X-Request-Id:
-a`` the id is ``cmpl-a-<prompt index>-<8 hexadecimal digits>``; for ``/v1/chat/completions`` it is
-``chatcmpl-a-<8 digits>``. :func:`client_request_id` maps back.
+Request ids are vLLM's internal ones. In vLLM 0.32 a client names its request with the header
+``X-Request-Id: a`` (which wins) or ``request_id`` in the body; the internal id is then
+``cmpl-a-<prompt index>-<8 hexadecimal digits>`` for ``/v1/completions`` and ``chatcmpl-a-<8 digits>`` for
+``/v1/chat/completions``. :func:`client_request_id` maps back.
 """
 
 from __future__ import annotations

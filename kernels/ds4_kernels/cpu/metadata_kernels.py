@@ -8,6 +8,8 @@ place.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import torch
 
 
@@ -174,7 +176,7 @@ def _refuse_context_parallelism(world_size: int) -> None:
 
 
 _MLA = "vllm.v1.attention.backends.mla"
-REPLACEMENTS = {
+REPLACEMENTS: Mapping[str, Callable[..., None]] = {
     "vllm.v1.attention.ops.metadata._token_request_mapping_kernel": map_tokens_to_requests,
     f"{_MLA}.compressor_utils.CompressedSlotMappingKernel.kernel": map_compressed_slots,
     f"{_MLA}.sparse_swa.ComputeSWAIndicesAndLensKernel.kernel": ignore_window_indices,
