@@ -14,7 +14,7 @@ from qualify.compare.inspect import inspect_runs
 from qualify.compare.integrity import check_compared, check_runs, required_runs
 from qualify.compare.locate import locate, margin
 from qualify.compare.oracles import check_oracles
-from qualify.compare.rules import scenario_limits, weigh
+from qualify.compare.rules import ask
 from qualify.compare.table import decide, facts
 from qualify.findings import CoverageCell, Finding, Result, Verdict, Weight
 from qualify.policy import Policy, Waiver
@@ -124,7 +124,10 @@ def describe(item: Evidence) -> str:
     """One rule's outcome in a sentence."""
     where = "" if item.scope == "run" else f" in {item.scope}"
     if item.rule == "exact":
-        return f"exact{where}: the baseline's runs are identical; {item.hits} of {item.of} requests differ"
+        return (
+            f"exact{where}: the baseline's runs are identical, {item.hits} of {item.of} requests differ; "
+            f"right servers that differ now and then would show this with probability {item.p:.2g} at most"
+        )
     if item.rule == "ceiling":
         return f"ceiling{where}: {item.hits} of {item.of} requests have a mean over {item.limit:g} nats"
     counted = (
@@ -172,8 +175,8 @@ def _not_caught(summary: str, advice: str, scenario: str | None = None) -> Findi
 
 
 def _caught(control: Judged, scenario: str, fault: str, policy: Policy) -> Finding:
-    summary, limits = control.scenario(scenario), scenario_limits(policy.decision)
-    fired = [item for item in weigh(summary, scenario, limits) if item.fired]
+    sections = control.scenario(scenario)
+    fired = [item for item in ask(sections, policy.decision) if item.fired]
     if not fired:
         return _not_caught(
             f"The control ({fault}) was not caught in scenario {scenario}: this run cannot see the fault "
@@ -182,7 +185,7 @@ def _caught(control: Judged, scenario: str, fault: str, policy: Policy) -> Findi
             scenario,
         )
     damage = locate(control.aligned, control.placement, scenario)
-    factor = margin(summary, scenario, limits)
+    factor = margin(sections, policy.decision)
     how = (
         f"it could have been {factor:g} times weaker and still be caught"
         if factor is not None

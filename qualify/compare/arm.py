@@ -11,11 +11,11 @@ import numpy.typing as npt
 from qualify.compare.figures import ArmComparison, Evidence, Spread, rounded
 from qualify.compare.inspect import Flaws, usable
 from qualify.compare.locate import Damage, locate, margin, power
-from qualify.compare.pairing import Agreement, Aligned, align
+from qualify.compare.pairing import Agreement, Aligned, Layout, align
 from qualify.compare.rows import Placement, place
-from qualify.compare.rules import RUN, run_limits, weigh, weigh_strata
+from qualify.compare.rules import RUN, Sections, ask, run_limits, section
 from qualify.compare.strata import strata
-from qualify.compare.summary import Summary, summarise
+from qualify.compare.summary import Mask
 from qualify.policy import DecisionPolicy
 from qualify.record import RunRecord
 from qualify.runtable import RunTable
@@ -30,6 +30,7 @@ class Judged:
         arm: The arm.
         aligned: Its run beside the baseline's runs.
         placement: Rows of its tokens.
+        masks: Strata of its run, bool [P].
         comparison: Figures.
         floor: Figures of the baseline's runs among each other.
         exact: True where the baseline's runs are identical.
@@ -39,14 +40,17 @@ class Judged:
     arm: Arm
     aligned: Aligned
     placement: Placement
+    masks: Mapping[str, Mask]
     comparison: ArmComparison
     floor: Spread
     exact: bool
     damage: Damage
 
-    def scenario(self, name: str) -> Summary:
-        """Summary of one scenario."""
-        return summarise(self.aligned.layout.part(_scenario_mask(self.aligned, name)))
+    def scenario(self, name: str) -> Sections:
+        """One scenario, with the strata inside it."""
+        layout = self.aligned.layout
+        inside = scenario_mask(layout, name)
+        return section(name, layout.part(inside), {part: mask[inside] for part, mask in self.masks.items()})
 
 
 def compare_arm(
@@ -82,10 +86,9 @@ def compare_arm(
 def _judged(record: RunRecord, policy: DecisionPolicy, arm: Arm, aligned: Aligned, run: RunTable) -> Judged:
     layout, steps = aligned.layout, record.steps.get(arm)
     placement = place(run, steps)
-    whole, limits = summarise(layout), run_limits(policy)
     masks = _masks(aligned, placement, record, arm)
-    parts = {name: summarise(layout.part(mask)) for name, mask in masks.items()}
-    evidence = weigh(whole, RUN, limits) + weigh_strata(parts, policy)
+    sections = section(RUN, layout, masks | _scenario_masks(layout))
+    evidence = ask(sections, policy)
     found = any(item.fired for item in evidence)
     damage = locate(aligned, placement, RUN) if found else Damage()
     comparison = ArmComparison(
@@ -93,15 +96,15 @@ def _judged(record: RunRecord, policy: DecisionPolicy, arm: Arm, aligned: Aligne
         decode=str(run.key.decode),
         requests=len(aligned.heads),
         spread=_spread(layout.nearest(layout.runs - 1), aligned.subject),
-        excess=rounded(whole.excess),
+        excess=rounded(sections.whole.excess),
         evidence=tuple(sorted(evidence, key=_order)),
         rows=damage.rows,
         rows_recorded=placement.recorded,
-        margin=margin(whole, RUN, limits),
-        power=None if found else power(whole, limits),
+        margin=margin(sections, policy),
+        power=None if found else power(sections.whole, run_limits(policy)),
     )
     floor = _spread(layout.floor, aligned.floor)
-    return Judged(arm, aligned, placement, comparison, floor, whole.exact, damage)
+    return Judged(arm, aligned, placement, masks, comparison, floor, sections.whole.exact, damage)
 
 
 def _order(item: Evidence) -> tuple[bool, bool]:
@@ -109,23 +112,23 @@ def _order(item: Evidence) -> tuple[bool, bool]:
     return not item.fired, item.scope != RUN
 
 
-def _masks(
-    aligned: Aligned, placement: Placement, record: RunRecord, arm: Arm
-) -> dict[str, npt.NDArray[np.bool_]]:
-    """Strata of the arm's run and its scenarios, in the positions of the layout."""
+def _masks(aligned: Aligned, placement: Placement, record: RunRecord, arm: Arm) -> dict[str, Mask]:
+    """Strata of the arm's run, in the positions of the layout."""
     own = aligned.own
-    masks = {
+    return {
         name: (own >= 0) & mask[np.maximum(own, 0)]
         for name, mask in strata(placement, record.steps.get(arm)).items()
     }
-    names = sorted({str(name) for name in aligned.layout.scenarios})
-    if len(names) > 1:
-        masks |= {f"scenario {name}": _scenario_mask(aligned, name) for name in names}
-    return {name: mask for name, mask in masks.items() if mask.any()}
 
 
-def _scenario_mask(aligned: Aligned, name: str) -> npt.NDArray[np.bool_]:
-    layout = aligned.layout
+def _scenario_masks(layout: Layout) -> dict[str, Mask]:
+    """Scenarios as parts of the run, where there are several."""
+    names = sorted({str(name) for name in layout.scenarios})
+    return {f"scenario {name}": scenario_mask(layout, name) for name in names} if len(names) > 1 else {}
+
+
+def scenario_mask(layout: Layout, name: str) -> Mask:
+    """Bool [P], positions of one scenario."""
     return np.repeat(layout.scenarios == name, np.diff(layout.starts))
 
 

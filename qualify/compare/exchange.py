@@ -17,6 +17,9 @@ from scipy import special
 
 Scores = npt.NDArray[np.float64]
 
+FEWEST = 4
+"""Extreme units looked at first: fewer are no evidence with any usual number of baseline runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class OddOneOut:
@@ -55,9 +58,9 @@ def shift_test(scores: Scores) -> OddOneOut:
 def tail_test(scores: Scores) -> OddOneOut:
     """The same for the most extreme units only: strong against faults that touch few units a lot.
 
-    Takes the k largest scores of all runs together for k = 2, 4, 8, ...; the threshold is thereby blind to
-    which run is the subject. Counts the units where exactly one run is among them. The smallest p is
-    multiplied by the number of thresholds tried.
+    Takes the k largest scores of all runs together for k = 4, 8, 16, ... up to the number of units; the
+    threshold is thereby blind to which run is the subject. Counts the units where exactly one run is among
+    them. The smallest p is multiplied by the number of thresholds tried.
 
     Args:
         scores: float64 [U, R], distance of each run to the nearest other run; the subject last.
@@ -65,8 +68,8 @@ def tail_test(scores: Scores) -> OddOneOut:
     pooled = np.sort(scores.ravel())[::-1]
     pooled = pooled[pooled > 0]
     tests = []
-    k = 2
-    while k < len(pooled):
+    k = FEWEST
+    while k <= len(scores) and k < len(pooled):
         beyond = scores > pooled[k]
         alone = beyond.sum(axis=1) == 1
         tests.append(_binomial(int((alone & beyond[:, -1]).sum()), int(alone.sum()), scores.shape[1]))

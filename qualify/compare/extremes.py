@@ -62,7 +62,7 @@ class Beyond:
     Attributes:
         hits: Requests of the subject beyond the threshold that decided.
         threshold: That threshold, in nats.
-        p: The larger of both explanations' probabilities, times the number of thresholds.
+        p: The larger of both explanations' probabilities.
     """
 
     hits: int
@@ -108,9 +108,9 @@ def extreme_test(tail: Tail | None, largest: Floats, watched: Floats, floor_watc
         if not hits:
             break
         expected = float(watched.sum()) * tail.share * float((threshold / tail.start) ** (-1 / tail.exponent))
-        long_tail = float(special.pdtrc(hits - 1, expected))
-        jump = rare_jump(hits, watched, floor_watched)
-        p = min(1.0, max(long_tail, jump) * len(STEPS_BEYOND))
+        # Several thresholds are several chances for a long tail; a jump's best chance is the lowest one.
+        long_tail = float(special.pdtrc(hits - 1, expected)) * len(STEPS_BEYOND)
+        p = min(1.0, max(long_tail, rare_jump(hits, watched, floor_watched)))
         if p < best.p:
             best = Beyond(hits, threshold, p)
     return best

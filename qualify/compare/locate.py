@@ -11,8 +11,9 @@ from scipy import special
 from qualify.compare.figures import Power, rounded
 from qualify.compare.pairing import Aligned
 from qualify.compare.rows import UNKNOWN, Placement
-from qualify.compare.rules import RUN, Limits, shift_rule, weigh
+from qualify.compare.rules import RUN, Limits, Sections, ask, run_limits, shift_rule, weigh
 from qualify.compare.summary import Summary
+from qualify.policy import DecisionPolicy
 
 MARGIN_LIMIT = 1e6
 CLEAR_FAULT = 1e3
@@ -70,20 +71,27 @@ def locate(aligned: Aligned, placement: Placement, scope: str) -> Damage:
     return Damage(tuple(sorted(hit_requests)), tuple(sorted(rows)), positions)
 
 
-def margin(summary: Summary, scope: str, limits: Limits) -> float | None:
+def margin(sections: Sections, policy: DecisionPolicy) -> float | None:
     """How many times weaker the difference could have been and still be found.
 
     Returns:
         The factor, to three digits; None where nothing is found at full strength, or where the floor is
         exactly zero, so that a difference of any size is found.
     """
+    limits = run_limits(policy)
 
     def found(factor: float) -> bool:
-        return any(item.fired for item in weigh(summary.weaker(factor), scope, limits))
+        return any(item.fired for item in weigh(sections.whole.weaker(factor), sections.name, limits))
 
-    if summary.exact or not found(1.0):
+    def found_in_parts(factor: float) -> bool:
+        return any(item.fired for item in ask(sections.weaker(factor), policy))
+
+    if sections.whole.exact:
         return None
-    return float(f"{_largest(found, 1.0):.3g}")
+    for seen in (found, found_in_parts):
+        if seen(1.0):
+            return float(f"{_largest(seen, 1.0):.3g}")
+    return None
 
 
 def power(summary: Summary, limits: Limits) -> Power:

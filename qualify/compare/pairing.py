@@ -166,9 +166,7 @@ def align(runs: Sequence[RunTable], request_ids: Sequence[str], earlier: Aligned
         heads=heads,
         own=_own(heads, starts),
         subject=_mean([item for pair, item in agreements.items() if last in pair]),
-        floor=floor.floor
-        if floor
-        else _mean([item for pair, item in agreements.items() if last not in pair]),
+        floor=floor.floor if floor else _mean(theirs),
     )
 
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from qualify.compare.exchange import shift_test, tail_test
-from qualify.compare.extremes import extreme_test
+from qualify.compare.extremes import extreme_test, rare_jump
 from qualify.compare.figures import Evidence, rounded
-from qualify.compare.summary import Summary
+from qualify.compare.pairing import Layout
+from qualify.compare.summary import Mask, Summary, summarise
 from qualify.policy import DecisionPolicy
 
 RUN = "run"
@@ -36,20 +37,61 @@ class Limits:
 
 
 def run_limits(policy: DecisionPolicy) -> Limits:
-    """Limits of the tests over all requests of a run."""
+    """Limits of the tests over all requests of a run or scenario."""
     test = policy.false_rejection * RUN_SHARE / RUN_TESTS
     return Limits(test, policy.ceiling_kld, policy.negligible_kld)
-
-
-def scenario_limits(policy: DecisionPolicy) -> Limits:
-    """Limits for catching the control in one scenario: no other test shares the error rate there."""
-    return Limits(policy.false_rejection / RUN_TESTS, policy.ceiling_kld, policy.negligible_kld)
 
 
 def stratum_limits(policy: DecisionPolicy, strata: int) -> Limits:
     """Limits of the tests within one of so many strata."""
     test = policy.false_rejection * STRATA_SHARE / (STRATUM_TESTS * max(strata, 1))
     return Limits(test, policy.ceiling_kld, policy.negligible_kld)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sections:
+    """What is judged as one: a run, or one scenario of it.
+
+    Attributes:
+        name: `RUN`, or the scenario.
+        whole: Summary of all of it.
+        parts: Summaries of its strata, by name.
+    """
+
+    name: str
+    whole: Summary
+    parts: Mapping[str, Summary]
+
+    def weaker(self, factor: float) -> Sections:
+        """The same with the subject so many times nearer to the baseline."""
+        parts = {name: part.weaker(factor) for name, part in self.parts.items()}
+        return Sections(self.name, self.whole.weaker(factor), parts)
+
+
+def section(name: str, layout: Layout, masks: Mapping[str, Mask]) -> Sections:
+    """Summarises a layout and its strata.
+
+    Args:
+        name: `RUN`, or the scenario that the layout is.
+        layout: The runs laid beside each other.
+        masks: bool [P] for each stratum.
+    """
+    parts = {part: summarise(layout.part(mask)) for part, mask in masks.items() if mask.any()}
+    return Sections(name, summarise(layout), parts)
+
+
+def ask(sections: Sections, policy: DecisionPolicy) -> tuple[Evidence, ...]:
+    """Asks every rule about the whole, and the exact tests within each stratum.
+
+    Args:
+        sections: The run beside the baseline's.
+        policy: Error rate and ceiling; the strata share theirs.
+    """
+    limits = stratum_limits(policy, len(sections.parts))
+    within = tuple(
+        rule(part, name, limits) for name, part in sections.parts.items() for rule in (shift_rule, tail_rule)
+    )
+    return weigh(sections.whole, sections.name, run_limits(policy)) + within
 
 
 def weigh(summary: Summary, scope: str, limits: Limits) -> tuple[Evidence, ...]:
@@ -64,22 +106,21 @@ def weigh(summary: Summary, scope: str, limits: Limits) -> tuple[Evidence, ...]:
     return tuple(rule(summary, scope, limits) for rule in asked)
 
 
-def weigh_strata(strata: Mapping[str, Summary], policy: DecisionPolicy) -> tuple[Evidence, ...]:
-    """Asks the exact tests within each stratum; the error rate is shared by them all.
-
-    Args:
-        strata: Summary of each stratum and scenario, by name.
-        policy: Error rate and ceiling.
-    """
-    limits = stratum_limits(policy, len(strata))
-    return tuple(rule(strata[name], name, limits) for name in strata for rule in (shift_rule, tail_rule))
-
-
 def exact_rule(summary: Summary, scope: str, limits: Limits) -> Evidence:
-    """Where the baseline's runs are identical everywhere, any difference is a finding."""
+    """Where the baseline's runs are identical everywhere, any difference is a finding.
+
+    It takes a server that never differed for one that cannot. The p beside it, which decides nothing, is the
+    chance that right servers which differ now and then would show this.
+    """
     hits = int((summary.beyond > 0).sum()) if summary.exact else 0
     return Evidence(
-        rule="exact", scope=scope, hits=hits, of=summary.requests, p=None, limit=0.0, fired=hits > 0
+        rule="exact",
+        scope=scope,
+        hits=hits,
+        of=summary.requests,
+        p=rounded(rare_jump(hits, summary.watched, summary.floor_watched)) if hits else None,
+        limit=0.0,
+        fired=hits > 0,
     )
 
 

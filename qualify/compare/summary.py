@@ -15,6 +15,9 @@ from qualify.compare.pairing import Layout, Pair
 Mask = npt.NDArray[np.bool_]
 Change = Callable[[Distances], Distances]
 
+WILD = 1.0
+"""Nats that one position counts at most towards the ceiling: one wild position is not a whole request."""
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Summary:
@@ -25,7 +28,7 @@ class Summary:
         means: float64 [U, R (R - 1) / 2], mean distance of each pair of runs over the positions that it
             shares; NaN where it shares none.
         peak: float64 [U, R], largest distance of each run to the nearest other run.
-        total: float64 [U, R], sum of these distances, divided by the tokens asked for.
+        total: float64 [U, R], sum of these distances, each at most `WILD`, divided by the tokens asked for.
         beyond: float64 [U], the subject's largest distance to the nearest baseline run.
         watched: float64 [U], positions times runs at which a run's jump would count against the subject.
         floor_watched: float64 [U], the same for the floor.
@@ -121,7 +124,8 @@ def summarise(layout: Layout) -> Summary:
     for run in range(layout.runs):
         nearest = np.nan_to_num(layout.nearest(run))
         peak[:, run] = _per_request(nearest, layout, np.maximum)
-        total[:, run] = _per_request(nearest, layout, np.add) / np.maximum(layout.asked, 1)
+        tame = np.minimum(nearest, WILD)
+        total[:, run] = _per_request(tame, layout, np.add) / np.maximum(layout.asked, 1)
     floor = layout.distances[:, layout.floor_columns][known[:, layout.floor_columns]]
     return Summary(
         pairs=layout.pairs,
