@@ -7,7 +7,8 @@ import json
 import pytest
 import torch
 from ds4_kernels import checkpoint
-from ds4_kernels.checkpoint import GEOMETRIES, Conditioning, main, make_weights, write_checkpoint
+from ds4_kernels.checkpoint import main, write_checkpoint
+from ds4_kernels.checkpoint_model import GEOMETRIES, Conditioning, make_weights
 from safetensors.torch import load_file
 
 SMALL = dataclasses.replace(GEOMETRIES["cpu"], hidden=64, vocabulary=64, query_rank=32, experts=4)
