@@ -17,7 +17,7 @@ class PlannedArm:
 
     Attributes:
         arm: Which.
-        argv: Its command; port and bundle directory stand as placeholders.
+        argv: Its command; interpreter, model, port and bundle directory stand as placeholders.
         environment: Variables set for it, sorted by name.
         url: Where an attached server listens; None where the harness starts it.
         fault: The fault that is put in.

@@ -80,7 +80,6 @@ def make_plan(inputs: Inputs, urls: Mapping[Arm, str], models: Path) -> Planned:
         "scenarios": [scenario.model_dump(mode="json") for scenario in inputs.scenarios],
         "expected": scenarios,
         "baseline_forced_runs": inputs.policy.floor.baseline_forced_runs,
-        "limits": inputs.release.serving.model_dump(mode="json"),
         "baseline": arms[0].argv + tuple(f"{name}={value}" for name, value in arms[0].environment),
         "harness": _harness_sha256(),
     }
@@ -125,7 +124,8 @@ def _arms(inputs: Inputs, urls: Mapping[Arm, str]) -> list[PlannedArm]:
         ]
     planned = []
     for arm, configuration in inputs.release.arms.configured().items():
-        # Where things lie differs between machines and runs, and is no part of what is pinned.
+        # Where things lie differs between machines and runs, and is no part of what is pinned; what the
+        # interpreter serves with is pinned by the digest of its distributions.
         command = server_command(
             inputs.release,
             arm,
@@ -137,7 +137,7 @@ def _arms(inputs: Inputs, urls: Mapping[Arm, str]) -> list[PlannedArm]:
         planned.append(
             PlannedArm(
                 arm=arm,
-                argv=command.argv,
+                argv=("PYTHON", *command.argv[1:]),
                 environment=command.environment,
                 url=None,
                 fault=configuration.fault,

@@ -1,5 +1,6 @@
 """One end-to-end run on real vLLM, and the defect; slow: `make test-slow`."""
 
+import contextlib
 import json
 import os
 import signal
@@ -108,26 +109,25 @@ def test_candidate_that_aborts_by_itself_is_rejected(bundles, tmp_path):
     assert_judged_again_the_same(newest(bundles), ExitCode.REJECTED)
 
 
-def engine_of(arm: str, process: subprocess.Popen) -> psutil.Process:
-    """The engine process of an arm, once that arm has answered requests."""
-    deadline = time.monotonic() + 400
+def engine_of_candidate(process: subprocess.Popen, bundles: Path) -> psutil.Process:
+    """The engine process of the candidate, once it has begun to answer."""
+    deadline = time.monotonic() + 600
     while time.monotonic() < deadline:
         assert process.poll() is None
-        for child in psutil.Process(process.pid).children(recursive=True):
-            try:
-                log = child.environ().get("DS4_STEP_LOG", "")
-                if f"arms/{arm}/" in log and "EngineCore" in child.name() and Path(log).stat().st_size > 5000:
-                    return child
-            except (psutil.Error, OSError):
-                continue
+        log = newest(bundles) / "arms/candidate/steps.jsonl"
+        if log.exists() and log.stat().st_size > 5000:
+            for child in psutil.Process(process.pid).children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if next(iter(child.cmdline()), "").startswith("VLLM::EngineCore"):
+                        return child
         time.sleep(0.2)
-    raise AssertionError(f"{arm} did not answer in time")
+    raise AssertionError("the candidate did not answer in time")
 
 
 def test_candidate_killed_from_outside_is_inconclusive(bundles, tmp_path):
     release = release_of_its_own(tmp_path, {"DS4_TEST_RUN": "killed"})
     process = qualify("run", str(release), "--bundles", str(bundles))
-    engine_of("candidate", process).send_signal(signal.SIGKILL)
+    engine_of_candidate(process, bundles).send_signal(signal.SIGKILL)
     code, out, _ = finish(process)
     assert code == ExitCode.INCONCLUSIVE
     assert "incomplete" in out
@@ -137,7 +137,7 @@ def test_candidate_killed_from_outside_is_inconclusive(bundles, tmp_path):
 def test_interrupt_leaves_no_process(bundles, tmp_path):
     release = release_of_its_own(tmp_path, {"DS4_TEST_RUN": "interrupted"})
     process = qualify("run", str(release), "--bundles", str(bundles))
-    engine_of("candidate", process)
+    engine_of_candidate(process, bundles)
     servers = psutil.Process(process.pid).children(recursive=True)
     os.kill(process.pid, signal.SIGINT)
     code, out, err = finish(process)
