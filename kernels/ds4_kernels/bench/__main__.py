@@ -99,31 +99,34 @@ def run(subjects: dict[str, Subject], device: torch.device) -> Report:
             _check(name, subject.builder, steps[0])
             launches = [_launch(subject.builder, step) for step in steps]
             times[name] = round(timer.microseconds(launches), 3)
-        moved = bytes_moved(steps[0])
-        lines.append(
-            Line(
-                rows=shape.rows,
-                capacity=shape.capacity,
-                lengths=shape.lengths.value,
-                width=steps[0].batch.width,
-                bytes_moved=moved,
-                bound_us=round(max(empty, moved / bandwidth), 3),
-                fill_us=round(timer.microseconds([_fill(step) for step in steps]), 3),
-                kernel_us=times,
-            )
-        )
+        fill = timer.microseconds([_fill(step) for step in steps])
+        lines.append(_line(shape, steps[0], empty, bandwidth, fill, times))
     step = make_step(Shape(8, 1024, Lengths.LONG), 0, device)
-    host = {
-        name: round(timing.host_us(_launch(subject.builder, step)), 1) for name, subject in subjects.items()
-    }
+    host = {name: timing.host_us(_launch(subject.builder, step)) for name, subject in subjects.items()}
     return Report(
         device=device_name(device),
         software=software_versions(),
         subjects={name: subject.version for name, subject in subjects.items()},
         copy_gb_s=round(bandwidth / 1000, 1),
         empty_kernel_us=round(empty, 3),
-        host_us=host,
+        host_us={name: round(value, 1) for name, value in host.items()},
         lines=tuple(lines),
+    )
+
+
+def _line(
+    shape: Shape, step: Step, empty: float, bandwidth: float, fill: float, times: dict[str, float]
+) -> Line:
+    moved = bytes_moved(step)
+    return Line(
+        rows=shape.rows,
+        capacity=shape.capacity,
+        lengths=shape.lengths.value,
+        width=step.batch.width,
+        bytes_moved=moved,
+        bound_us=round(max(empty, moved / bandwidth), 3),
+        fill_us=round(fill, 3),
+        kernel_us=times,
     )
 
 
