@@ -12,8 +12,9 @@ from qualify.compare.armstates import check_arms
 from qualify.compare.figures import Comparison, Evidence, in_known_units
 from qualify.compare.inspect import inspect_runs
 from qualify.compare.integrity import check_compared, check_runs, required_runs
-from qualify.compare.locate import locate, margin
+from qualify.compare.locate import locate
 from qualify.compare.oracles import check_oracles
+from qualify.compare.power import margin
 from qualify.compare.rules import ask
 from qualify.compare.table import decide, facts
 from qualify.findings import CoverageCell, Finding, Result, Verdict, Weight
@@ -113,7 +114,7 @@ def _divergence(candidate: Judged | None) -> list[Finding]:
             rows=damage.rows,
             evidence=tuple(describe(item) for item in fired),
             summary="The candidate differs from the baseline by more than the baseline's own runs differ: "
-            f"{len(damage.request_ids)} of {candidate.comparison.requests} requests go beyond all of them; "
+            f"{len(damage.request_ids)} of {candidate.comparison.requests} requests are clearly hit; "
             f"rows hit{how}: {rows}; mean excess {excess:.2g} nats ({in_known_units(excess)}).",
             advice="Compare the metadata of those rows between a replayed and a fresh step.",
         )

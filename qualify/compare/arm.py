@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from qualify.compare.figures import ArmComparison, Evidence, Spread, rounded
 from qualify.compare.inspect import Flaws, usable
-from qualify.compare.locate import Damage, locate, margin, power
+from qualify.compare.locate import Damage, locate
 from qualify.compare.pairing import Agreement, Aligned, Layout, align
+from qualify.compare.power import margin, power
 from qualify.compare.rows import Placement, place
 from qualify.compare.rules import RUN, Sections, ask, run_limits, section
 from qualify.compare.strata import strata

@@ -58,18 +58,18 @@ def shift_test(scores: Scores) -> OddOneOut:
 def tail_test(scores: Scores) -> OddOneOut:
     """The same for the most extreme units only: strong against faults that touch few units a lot.
 
-    Takes the k largest scores of all runs together for k = 4, 8, 16, ... up to the number of units; the
-    threshold is thereby blind to which run is the subject. Counts the units where exactly one run is among
-    them. The smallest p is multiplied by the number of thresholds tried.
+    Takes the k largest scores of all runs together for k = 4, 8, 16, ... up to the number of units that
+    are not exactly equal in all runs; the threshold is thereby blind to which run is the subject. Counts the
+    units where exactly one run is among them. The smallest p is multiplied by the number of thresholds tried.
 
     Args:
         scores: float64 [U, R], distance of each run to the nearest other run; the subject last.
     """
-    pooled = np.sort(scores.ravel())[::-1]
-    pooled = pooled[pooled > 0]
+    differing = int((scores > 0).any(axis=1).sum())
+    pooled = np.sort(scores[scores > 0])[::-1]
     tests = []
     k = FEWEST
-    while k <= len(scores) and k < len(pooled):
+    while k <= differing and k < len(pooled):
         beyond = scores > pooled[k]
         alone = beyond.sum(axis=1) == 1
         tests.append(_binomial(int((alone & beyond[:, -1]).sum()), int(alone.sum()), scores.shape[1]))

@@ -23,7 +23,7 @@ from scipy import special
 Floats = npt.NDArray[np.float64]
 
 TAIL_SHARE = 0.1
-"""Share of the floor's positions that its tail is taken from, the usual choice for Hill's estimator."""
+"""Share of the floor's positive distances that its tail is taken from: usual for Hill's estimator."""
 
 LEAST_TAIL = 5
 """Fewer tail positions than this say nothing about the tail."""
@@ -79,7 +79,7 @@ def fit_tail(floor: Floats) -> Tail | None:
     Returns:
         The tail; None where it has too few positions.
     """
-    count = min(int(TAIL_SHARE * len(floor)), int((floor > 0).sum()) - 1)
+    count = int(TAIL_SHARE * int((floor > 0).sum()))
     if count < LEAST_TAIL:
         return None
     top = np.sort(np.partition(floor, len(floor) - count - 1)[-count - 1 :])

@@ -1,25 +1,21 @@
-"""Names what was hit, and says how weak a fault could have been and still be found."""
+"""Names the requests and rows that were hit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special
+import numpy.typing as npt
 
-from qualify.compare.figures import Power, rounded
-from qualify.compare.pairing import Aligned
+from qualify.compare.extremes import STEPS_BEYOND, fit_tail
+from qualify.compare.pairing import Aligned, Layout
 from qualify.compare.rows import UNKNOWN, Placement
-from qualify.compare.rules import RUN, Limits, Sections, ask, run_limits, shift_rule, weigh
-from qualify.compare.summary import Summary
-from qualify.policy import DecisionPolicy
+from qualify.compare.rules import RUN
 
-MARGIN_LIMIT = 1e6
-CLEAR_FAULT = 1e3
-"""Nats: far beyond any floor; what counts is only how many requests are hit."""
+Floats = npt.NDArray[np.float64]
 
-ASSURED = 0.95
+CHANCE = 0.05
+"""Right positions of a whole run that may lie beyond the threshold of a single position, on average."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +25,7 @@ class Damage:
     Attributes:
         request_ids: Requests, sorted.
         rows: Rows of the decode batch, sorted.
-        positions: Positions beyond everything that the floor shows.
+        positions: Positions of these requests beyond everything that the floor shows.
     """
 
     request_ids: tuple[str, ...] = ()
@@ -40,10 +36,13 @@ class Damage:
 def locate(aligned: Aligned, placement: Placement, scope: str) -> Damage:
     """Names the requests and rows that were hit.
 
-    A request is hit where it exceeds everything that the baseline's runs show among each other. A wrong
-    step leaves wrong entries in the request's own KV cache, so its later tokens differ whatever row computes
-    them: with a floor of zero the row of the first differing token is named, otherwise the row that computed
-    most of the request's exceeding tokens.
+    Among many right requests one or the other goes a little beyond the floor by chance. So a request is named
+    only where its mean is at least twice the largest of the floor, or one position so far beyond the floor's
+    tail that right positions would hardly do so. Where the floor is zero, any difference is enough.
+
+    A wrong step leaves wrong entries in the request's own KV cache, so its later tokens differ whatever row
+    computes them: with a floor of zero the row of the first differing token is named, otherwise the row that
+    computed most of the request's tokens beyond the floor.
 
     Args:
         aligned: The run beside the baseline's.
@@ -51,109 +50,40 @@ def locate(aligned: Aligned, placement: Placement, scope: str) -> Damage:
         scope: `RUN`, or the scenario to look at.
     """
     layout = aligned.layout
-    floor, score = layout.floor, layout.nearest(layout.runs - 1)
-    threshold = float(np.nanmax(floor)) if np.any(~np.isnan(floor)) else 0.0
-    hit_requests, rows, positions = [], set(), 0
-    for number, heads in enumerate(aligned.heads):
-        if scope not in (RUN, heads[-1].scenario):
-            continue
+    score = np.nan_to_num(layout.nearest(layout.runs - 1))
+    largest = float(np.nan_to_num(layout.floor).max(initial=0.0))
+    hit = _hit(layout, score) & ((layout.scenarios == scope) | (scope == RUN))
+    rows: set[int] = set()
+    positions = 0
+    for number in np.flatnonzero(hit).tolist():
         start, end = int(layout.starts[number]), int(layout.starts[number + 1])
-        beyond = start + np.flatnonzero(score[start:end] > threshold)
-        if not len(beyond):
-            continue
+        beyond = start + np.flatnonzero(score[start:end] > largest)
         positions += len(beyond)
-        hit_requests.append(heads[-1].request_id)
-        own = aligned.own[beyond[:1] if threshold == 0 else beyond]
+        if not len(beyond):
+            beyond = start + np.argmax(score[start:end], keepdims=True)
+        own = aligned.own[beyond[:1] if largest == 0 else beyond]
         computed = placement.row[own[own >= 0]]
         computed = computed[computed != UNKNOWN]
         if len(computed):
             rows.add(int(np.bincount(computed).argmax()))
-    return Damage(tuple(sorted(hit_requests)), tuple(sorted(rows)), positions)
+    names = [aligned.heads[number][-1].request_id for number in np.flatnonzero(hit).tolist()]
+    return Damage(tuple(sorted(names)), tuple(sorted(rows)), positions)
 
 
-def margin(sections: Sections, policy: DecisionPolicy) -> float | None:
-    """How many times weaker the difference could have been and still be found.
-
-    Returns:
-        The factor, to three digits; None where nothing is found at full strength, or where the floor is
-        exactly zero, so that a difference of any size is found.
-    """
-    limits = run_limits(policy)
-
-    def found(factor: float) -> bool:
-        return any(item.fired for item in weigh(sections.whole.weaker(factor), sections.name, limits))
-
-    def found_in_parts(factor: float) -> bool:
-        return any(item.fired for item in ask(sections.weaker(factor), policy))
-
-    if sections.whole.exact:
-        return None
-    for seen in (found, found_in_parts):
-        if seen(1.0):
-            return float(f"{_largest(seen, 1.0):.3g}")
-    return None
+def _hit(layout: Layout, score: Floats) -> npt.NDArray[np.bool_]:
+    """Bool [U], requests that are clearly beyond the floor."""
+    mean, peak = _means(layout, score), np.maximum.reduceat(score, layout.starts[:-1])
+    floor = layout.floor
+    usual = float(_means(layout, np.nan_to_num(floor)).max(initial=0.0))
+    known = floor[~np.isnan(floor)]
+    tail = fit_tail(known)
+    if tail is None:
+        far = STEPS_BEYOND[0] * float(known.max(initial=0.0))
+    else:
+        far = max(tail.largest, tail.start * (tail.share * len(score) / CHANCE) ** tail.exponent)
+    return np.asarray((mean > STEPS_BEYOND[0] * usual) | (peak > far))
 
 
-def power(summary: Summary, limits: Limits) -> Power:
-    """What this run could have seen, had the subject been faulty.
-
-    A clear fault is put into so many requests, and a gentle one into the mean of all of them, until a rule
-    speaks: the figures hold for this run's own floor, requests and baseline runs.
-
-    Args:
-        summary: A run in which nothing was found.
-        limits: Limits of the tests over the whole run.
-    """
-    needed = _needed(summary, limits)
-
-    def unseen(nats: float) -> bool:
-        return not shift_rule(summary.shifted(nats), RUN, limits).fired
-
-    gentle = None
-    if not summary.exact and not unseen(CLEAR_FAULT):
-        # What was added to this run's own excess, which may hide a fault already.
-        gentle = rounded(summary.shifted(_largest(unseen, limits.negligible / 16)).excess)
-    return Power(
-        requests=summary.requests,
-        needed=needed,
-        share=rounded(_share(summary.requests, needed)) if needed is not None else None,
-        gentle=0.0 if summary.exact else gentle,
-    )
-
-
-def _needed(summary: Summary, limits: Limits) -> int | None:
-    """Fewest requests that a clear fault must hit to be found; None where hitting all is not enough."""
-
-    def seen(count: int) -> bool:
-        return any(item.fired for item in weigh(summary.struck(count, CLEAR_FAULT), RUN, limits))
-
-    low, high = 0, summary.requests
-    if not high or not seen(high):
-        return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if seen(middle) else (middle, high)
-    return high
-
-
-def _share(requests: int, needed: int) -> float:
-    """Smallest share of faulty requests of which at least `needed` of `requests` are hit with 95%."""
-    low, high = 0.0, 1.0
-    while high - low > 1e-6:
-        middle = (low + high) / 2
-        if special.bdtrc(needed - 1, requests, middle) >= ASSURED:
-            high = middle
-        else:
-            low = middle
-    return high
-
-
-def _largest(holds: Callable[[float], bool], start: float) -> float:
-    """Largest value, within 0.5%, up to which `holds` is true; it is taken to be true at `start`."""
-    low, high = start, start * 2
-    while high < start * MARGIN_LIMIT and holds(high):
-        low, high = high, high * 2
-    while high / low > 1.005:
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
+def _means(layout: Layout, values: Floats) -> Floats:
+    """float64 [U], mean over each request's positions."""
+    return np.asarray(np.add.reduceat(values, layout.starts[:-1]) / np.diff(layout.starts))
