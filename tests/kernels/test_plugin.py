@@ -14,20 +14,26 @@ from ds4_kernels.step_recorder import StepRow
 CONFIRMED = {"DS4_FAULT_CONFIRM": "yes-break-this-server"}
 
 
-def register(**environment: str) -> subprocess.CompletedProcess:
+def register(code: str = "", **environment: str) -> subprocess.CompletedProcess:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("DS4_")}
-    code = (
+    program = (
         "import logging; logging.basicConfig(level=logging.INFO)\n"
-        "from ds4_kernels.plugin import register; register(); register()"
+        "from ds4_kernels.plugin import register; register(); register()\n" + code
     )
     return subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", program],
         env={**clean, **environment},
         capture_output=True,
         text=True,
         check=False,
         timeout=300,
     )
+
+
+def test_a_crash_by_itself_leaves_a_message():
+    run = register(code="import os; os.abort()")
+    assert run.returncode == -6
+    assert "Fatal Python error: Aborted" in run.stderr
 
 
 def test_it_says_in_one_line_what_it_installed():

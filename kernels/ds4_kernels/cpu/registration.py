@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 
 from vllm.logger import init_logger
@@ -34,6 +35,7 @@ def install(settings: ReplaySettings) -> Installed:
         ValueError: an environment variable holds a wrong value.
         FileNotFoundError: the C attention is chosen and not installed.
     """
+    faulthandler.enable()  # a worker that crashes by itself says so; one that is killed from outside does not
     selected_attention()  # fails now rather than at the first request
     current_platform.import_kernels()
     installed = install_operators()
