@@ -35,8 +35,9 @@ class DecisionPolicy(Strict):
         ceiling_kld: A request whose mean Kullback-Leibler divergence (nats) exceeds this is a defect whatever
             the floor says. The default is the loss of a 3-bit quantisation (llama.cpp's Q3_K_S: 0.164 nats
             mean over a corpus), far beyond what two ways of running the same weights may differ.
-        negligible_kld: A shift of the mean over all requests smaller than this does not matter, however sure
-            it is. The default is the loss of an 8-bit quantisation (llama.cpp's Q8_0: 0.00024 nats).
+        negligible_kld: A difference smaller than this, in the mean over all requests or at a position, does
+            not matter, however sure it is; where the floor is exactly zero, any does. The default is the loss
+            of an 8-bit quantisation (llama.cpp's Q8_0: 0.00024 nats).
     """
 
     false_rejection: Annotated[float, Field(gt=0, le=0.05)] = 0.001

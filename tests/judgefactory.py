@@ -110,9 +110,9 @@ def transcript(world: World, key: RunKey, scenario: str, index: int, fault: Faul
 
 def steps_of(run: Iterable[Transcript], replay: str) -> list[Step]:
     """One decode step for each token after the first; the row is the request's index."""
-    requests: dict[str, list[Transcript]] = {}
+    requests: dict[tuple[RunKey, str], list[Transcript]] = {}
     for item in run:
-        requests.setdefault(item.scenario, []).append(item)
+        requests.setdefault((item.run, item.scenario), []).append(item)
     steps = []
     for group in requests.values():
         group.sort(key=lambda item: item.index)

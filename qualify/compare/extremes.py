@@ -121,7 +121,8 @@ def rare_jump(hits: int, watched: Floats, floor_watched: Floats) -> float:
 
     A request counts once, however many jumps it has. The number of requests with a jump is a sum of
     independent events with different chances; beyond its mean plus one, equal chances of the same mean give
-    the largest upper tail (Hoeffding, Ann. Math. Statist. 27, 1956). Below it, 1 is taken.
+    the largest upper tail (Hoeffding, Ann. Math. Statist. 27, 1956). Below it, 1 is taken. A single one is
+    exact.
 
     Args:
         hits: Requests of the subject with a jump.
@@ -133,4 +134,6 @@ def rare_jump(hits: int, watched: Floats, floor_watched: Floats) -> float:
     chance = (1 - np.exp(-rates[:, None] * watched[None, :])).mean(axis=1)
     tail = special.bdtrc(hits - 1, len(watched), chance)
     bound = np.where(hits >= chance * len(watched) + 1, tail, 1.0)
+    if hits == 1:
+        bound = 1 - np.exp(-rates * float(watched.sum()))
     return float((silent * bound).max())

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from qualify.compare.exchange import shift_test, tail_test
 from qualify.compare.extremes import extreme_test, rare_jump
 from qualify.compare.figures import Evidence, rounded
@@ -28,7 +30,7 @@ class Limits:
     Attributes:
         test: Limit of each test (Bonferroni: a share of the error rate divided by the number of tests).
         ceiling: Ceiling in nats.
-        negligible: Excess of the mean, in nats, below which a difference does not matter.
+        negligible: Nats below which a difference does not matter, at a position or in the mean.
     """
 
     test: float
@@ -139,8 +141,8 @@ def shift_rule(summary: Summary, scope: str, limits: Limits) -> Evidence:
 
 
 def tail_rule(summary: Summary, scope: str, limits: Limits) -> Evidence:
-    """The most extreme requests of all runs are the subject's."""
-    test = tail_test(summary.peak)
+    """The most extreme requests of all runs are the subject's; what does not matter is taken for equal."""
+    test = tail_test(np.where(summary.peak < limits.negligible, 0.0, summary.peak))
     return Evidence(
         rule="tail",
         scope=scope,
@@ -154,7 +156,8 @@ def tail_rule(summary: Summary, scope: str, limits: Limits) -> Evidence:
 
 def extreme_rule(summary: Summary, scope: str, limits: Limits) -> Evidence:
     """Several requests go far beyond everything that the floor shows."""
-    test = extreme_test(summary.tail, summary.beyond, summary.watched, summary.floor_watched)
+    matters = np.where(summary.beyond < limits.negligible, 0.0, summary.beyond)
+    test = extreme_test(summary.tail, matters, summary.watched, summary.floor_watched)
     return Evidence(
         rule="extreme",
         scope=scope,
