@@ -74,7 +74,9 @@ def test_attached_servers_are_unbound(project):
 
 
 def test_plan_without_control(project):
-    assert [arm.arm for arm in plan(project, with_control=False).arms] == [Arm.BASELINE, Arm.CANDIDATE]
+    without = plan(project, with_control=False)
+    assert [arm.arm for arm in without.arms] == [Arm.BASELINE, Arm.CANDIDATE]
+    assert changed_arms(plan(project), without) == set()
 
 
 def test_synthetic_model_needs_the_kernels(project):
