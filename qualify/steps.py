@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 DECODE = "decode"
 NO_REPLAY = "none"
+PIECEWISE_REPLAY = "PIECEWISE CUDA graph replay"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,8 @@ class StepTable:
 
     Attributes:
         decode: bool [S], every row of the step was one query.
-        replayed: bool [S], something replayed the step.
+        replayed: bool [S], something replayed the step or pieces of it.
+        whole: bool [S], something replayed the step as a whole, metadata's readers included.
         rows: int32 [S], rows of the step.
         padded_rows: int32 [S], rows of the graph that replayed it; 0 where unknown.
         step: int32 [E], the step that the row belongs to.
@@ -65,6 +67,7 @@ class StepTable:
 
     decode: npt.NDArray[np.bool_]
     replayed: npt.NDArray[np.bool_]
+    whole: npt.NDArray[np.bool_]
     rows: npt.NDArray[np.int32]
     padded_rows: npt.NDArray[np.int32]
     step: npt.NDArray[np.int32]
@@ -80,12 +83,13 @@ def collect_steps(steps: Iterable[Step]) -> StepTable:
     Args:
         steps: One arm's steps in the order in which they ran.
     """
-    decode, replayed = array("b"), array("b")
+    decode, replayed, whole = array("b"), array("b"), array("b")
     rows, padded, step_of, request, row, reached = (array("i") for _ in range(6))
     known: dict[str, int] = {}
     for number, step in enumerate(steps):
         decode.append(step.kind == DECODE)
         replayed.append(step.replay != NO_REPLAY)
+        whole.append(step.replay not in (NO_REPLAY, PIECEWISE_REPLAY))
         rows.append(len(step.rows))
         padded.append(step.padded_rows or 0)
         for entry in step.rows:
@@ -96,6 +100,7 @@ def collect_steps(steps: Iterable[Step]) -> StepTable:
     return StepTable(
         decode=np.array(decode, dtype=bool),
         replayed=np.array(replayed, dtype=bool),
+        whole=np.array(whole, dtype=bool),
         rows=np.array(rows, dtype=np.int32),
         padded_rows=np.array(padded, dtype=np.int32),
         step=np.array(step_of, dtype=np.int32),

@@ -58,21 +58,26 @@ def test_packed_candidate_is_rejected_and_its_rows_named(noise: float) -> None:
 
 
 def test_row_zero_is_not_named_after_a_request_has_moved_there() -> None:
-    """Row 3's request is moved to row 0 for its last tokens; its own cache stays wrong."""
-
-    def moved(item: Transcript) -> Transcript:
-        return item
-
-    record = build(replace(WORLD, noise=0.0), candidate=packed, edit=moved)
+    """Row 3's request is moved to row 0 for most of its tokens; its own cache stays wrong."""
+    record = build(replace(WORLD, noise=0.0), candidate=packed)
     steps = record.steps[Arm.CANDIDATE]
     row = steps.row.copy()
-    late = (row == 3) & (steps.reached > 1000 + 300 + 25)
+    late = (row == 3) & (steps.reached > 1000 + 300 + 5)
     assert late.any()
     row[late] = 0
     record = replace(record, steps={**record.steps, Arm.CANDIDATE: replace(steps, row=row)})
     (divergence,) = found(verdict_of(record), "divergence")
     assert 0 not in divergence.rows
     assert 3 in divergence.rows
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_right_rows_are_not_named_whatever_the_noise(seed: int) -> None:
+    for noise in (0.02, 0.2):
+        record = build(replace(WORLD, noise=noise, seed=seed), candidate=packed, control=None)
+        (divergence,) = found(verdict_of(record), "divergence")
+        assert 0 not in divergence.rows
+        assert len(divergence.rows) >= 10
 
 
 def test_rejection_needs_no_control() -> None:
@@ -238,7 +243,7 @@ def test_forced_tokens_that_did_not_come_are_untested() -> None:
 def test_replay_that_was_not_measured_or_not_reached_is_inconclusive(good: RunRecord) -> None:
     steps = good.steps[Arm.CANDIDATE]
     attached = replace(good, steps={})
-    eager = replace(good, steps={**good.steps, Arm.CANDIDATE: replace(steps, replayed=~steps.replayed)})
+    eager = replace(good, steps={**good.steps, Arm.CANDIDATE: replace(steps, whole=~steps.whole)})
     replayed = replace(good, steps={**good.steps, Arm.BASELINE: steps})
     for record in (attached, eager, replayed):
         verdict = verdict_of(record)
@@ -282,9 +287,34 @@ def test_waiver_lets_a_defect_pass_until_it_expires() -> None:
         )
         verdict = judge(record, POLICY.model_copy(update={"waivers": (waiver,)}), "0" * 64)
         assert verdict.result is result
-    waiver = Waiver(rule="control", owner="me", reason="it is too much work", expires=datetime.date.max)
-    off = build(WORLD, control=None)
-    assert judge(off, POLICY.model_copy(update={"waivers": (waiver,)}), "").result is Result.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("rule", ["control", "coverage", "incomplete"])
+def test_no_waiver_turns_missing_evidence_into_a_pass(good: RunRecord, rule: str) -> None:
+    waiver = Waiver(rule=rule, owner="me", reason="it is too much work", expires=datetime.date.max)
+    records = {
+        "control": build(WORLD, control=no_fault),
+        "coverage": replace(good, steps={}),
+        "incomplete": replace(good, incomplete=("the run was cut",)),
+    }
+    policy = POLICY.model_copy(update={"waivers": (waiver,)})
+    assert judge(records[rule], policy, "").result is Result.INCONCLUSIVE
+
+
+def test_request_that_nobody_asked_for_is_untested(good: RunRecord) -> None:
+    (first, *rest) = good.scenarios[0].requests
+    scenario = replace(good.scenarios[0], requests=tuple(rest))
+    verdict = verdict_of(replace(good, scenarios=(scenario, *good.scenarios[1:])))
+    assert verdict.result is Result.INCONCLUSIVE
+    assert {item.request_ids for item in found(verdict, "request-unknown")} == {(first.request_id,)}
+
+
+def test_request_that_was_recorded_twice_is_untested(good: RunRecord) -> None:
+    key = RunKey(Arm.CANDIDATE, Decode.FORCED, 1)
+    twice = replace(good.runs[key], duplicates=("eight/main/0003",))
+    verdict = verdict_of(replace(good, runs={**good.runs, key: twice}))
+    assert verdict.result is Result.INCONCLUSIVE
+    assert found(verdict, "request-duplicate")[0].request_ids == ("eight/main/0003",)
 
 
 def test_verdict_is_the_same_bytes_whatever_the_order() -> None:

@@ -156,6 +156,7 @@ def _steps(arm: Arm, names: Sequence[str], batches: int) -> StepTable:
     return StepTable(
         decode=np.ones(count, dtype=bool),
         replayed=np.full(count, arm is not Arm.BASELINE),
+        whole=np.full(count, arm is not Arm.BASELINE),
         rows=np.full(count, ROWS, dtype=np.int32),
         padded_rows=np.full(count, ROWS, dtype=np.int32),
         step=step,
@@ -183,9 +184,9 @@ def main(arguments: Sequence[str]) -> int:
         clock, processor = time.perf_counter() - clock, time.process_time() - processor
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         print(
-            f"{compared:9,d} positions of each of {len(RUNS)} runs: {verdict.result}; {processor:.1f} s of one "
-            f"core ({processor / compared * 1e6:.1f} us a position), {clock:.1f} s by the clock; peak memory "
-            f"{peak / 2**20:.0f} MiB with the input"
+            f"{compared:9,d} positions of each of {len(RUNS)} runs: {verdict.result}; {processor:.1f} s of "
+            f"one core ({processor / compared * 1e6:.1f} us a position), {clock:.1f} s by the clock; peak "
+            f"memory {peak / 2**20:.0f} MiB with the input"
         )
         allowed = SECONDS * max(1.0, compared / 1e6)
         failed |= processor > allowed or peak > BYTES or verdict.result is not Result.QUALIFIED

@@ -67,7 +67,8 @@ def _replayed(steps: StepTable | None, share: float) -> CoverageCell:
     name, required = "decode steps of the candidate that were replays", f"at least {share:.1%}"
     if steps is None or not steps.decode.any():
         return _unmeasured(name, required)
-    total, replays = int(steps.decode.sum()), int((steps.decode & steps.replayed).sum())
+    # a step that was replayed in pieces builds and reads its metadata afresh
+    total, replays = int(steps.decode.sum()), int((steps.decode & steps.whole).sum())
     return CoverageCell(
         name=name,
         reached=f"{replays} of {total} ({replays / total:.1%})",

@@ -202,18 +202,21 @@ def _steps(files: Iterable[ForeignRun]) -> StepTable | None:
     """Steps as the files counted them: how many of which size, not which request in which row."""
     sizes: list[int] = []
     replayed: list[bool] = []
+    whole: list[bool] = []
     for run in files:
         for step, count in run.dispatch:
             mode, _, rows = step.partition(":")
             if rows.isdecimal() and int(rows) <= len(run.answers):
                 sizes += [int(rows)] * count
                 replayed += [mode != "NONE"] * count
+                whole += [mode == "FULL"] * count
     if not sizes:
         return None
     none = np.zeros(0, dtype=np.int32)
     return StepTable(
         decode=np.ones(len(sizes), dtype=bool),
         replayed=np.array(replayed, dtype=bool),
+        whole=np.array(whole, dtype=bool),
         rows=np.array(sizes, dtype=np.int32),
         padded_rows=np.zeros(len(sizes), dtype=np.int32),
         step=none,

@@ -73,9 +73,9 @@ def test_nothing_recorded_is_not_measured_and_not_satisfied() -> None:
 def test_partial_replay_is_short_of_the_share() -> None:
     record = build(World(scenarios={"eight": 8}, tokens=6))
     steps = record.steps[Arm.CANDIDATE]
-    replayed = steps.replayed.copy()
-    replayed[0] = False
-    record = replace(record, steps={**record.steps, Arm.CANDIDATE: replace(steps, replayed=replayed)})
+    whole = steps.whole.copy()
+    whole[0] = False
+    record = replace(record, steps={**record.steps, Arm.CANDIDATE: replace(steps, whole=whole)})
     (short,) = coverage.shortfalls(coverage.measure(record, CoveragePolicy(), 48))
     assert "9 of 10" in short.summary
     assert not coverage.shortfalls(coverage.measure(record, CoveragePolicy(replay_share=0.9), 48))

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from qualify.compare.extremes import extreme_test, fit_tail, rare_jump
 from qualify.compare.figures import Evidence
 from qualify.compare.pairing import Layout
 from qualify.compare.power import margin, power
@@ -95,6 +96,17 @@ def test_extreme_alone_sees_few_requests_far_beyond_the_floor() -> None:
     hit, nats = range(8), 0.5
     assert fired(layout_of(floor, struck(left, hit, nats), struck(right, hit, nats))) == ["extreme"]
     assert fired(layout_of(floor, struck(left, [0], nats), struck(right, [0], nats))) == []
+
+
+def test_extreme_respects_a_long_tail() -> None:
+    """Most requests lie twice beyond a floor whose tail is so long that this is to be expected."""
+    random = np.random.default_rng(5)
+    watched = np.full(20, 40.0)
+    tail = fit_tail(random.pareto(0.8, 60))
+    assert tail is not None
+    largest = np.full(20, 2.1 * tail.largest)
+    assert rare_jump(20, watched, 2 * watched) < 1e-6
+    assert extreme_test(tail, largest, watched, 2 * watched).p > 0.5
 
 
 def test_ceiling_alone_sees_one_request_gone_wrong() -> None:
