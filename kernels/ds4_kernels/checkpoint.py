@@ -1,7 +1,8 @@
 """Makes small synthetic DeepSeek V4 checkpoints: ``python -m ds4_kernels.checkpoint OUT --seed N``.
 
 Weights are random but conditioned, so that a wrong C128A entry changes the output and a right server is
-quiet. The bytes depend on the arguments alone.
+quiet. The bytes depend on the arguments alone. Geometry ``cpu`` (15 MB) is for servers without a GPU;
+``h200`` (1.4 GB, FP8) has the attention of the released model and is drawn on a GPU within seconds.
 
 ``--mute-c4`` sets the output projection of the C4A layers to zero. Their choice of entries is where equal
 servers start to differ; without it right arms agree almost exactly.
@@ -19,13 +20,27 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from safetensors.torch import save_file
 
-from ds4_kernels.checkpoint_model import GEOMETRIES, Conditioning, Geometry, make_config, make_weights
+from ds4_kernels.checkpoint_model import (
+    CONDITIONING,
+    CPU,
+    GEOMETRIES,
+    Conditioning,
+    Geometry,
+    make_config,
+    make_weights,
+)
 
 
 def write_checkpoint(
-    out: Path, geometry: Geometry, conditioning: Conditioning, seed: int, mute_c4: bool = False
+    out: Path,
+    geometry: Geometry,
+    conditioning: Conditioning,
+    seed: int,
+    mute_c4: bool = False,
+    device: torch.device = CPU,
 ) -> bool:
     """Write a checkpoint; it appears whole or not at all.
 
@@ -35,6 +50,7 @@ def write_checkpoint(
         conditioning: gains.
         seed: seed of every stream.
         mute_c4: set the output projection of C4A layers to zero.
+        device: where block-scaled geometries are drawn.
 
     Returns:
         Whether it was written; False if the same checkpoint was there already.
@@ -49,7 +65,7 @@ def write_checkpoint(
         _write_json(
             draft / "generation_config.json", {"bos_token_id": 0, "eos_token_id": 1, "do_sample": False}
         )
-        tensors = make_weights(geometry, conditioning, seed, mute_c4)
+        tensors = make_weights(geometry, conditioning, seed, mute_c4, device)
         save_file(tensors, draft / "model.safetensors", metadata={"format": "pt"})
         draft.chmod(0o755)
         if out.exists():
@@ -87,14 +103,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--geometry", choices=sorted(GEOMETRIES), default="cpu")
     parser.add_argument("--mute-c4", action="store_true", help="zero the output projection of the C4A layers")
-    for field in dataclasses.fields(Conditioning):
-        option = f"--{field.name.replace('_', '-')}-gain"
-        parser.add_argument(option, dest=field.name, type=float, default=field.default, metavar="GAIN")
+    parser.add_argument(
+        "--device", help="where h200 is drawn: cpu, cuda, ...; default: a GPU if there is one"
+    )
+    fields = [field.name for field in dataclasses.fields(Conditioning)]
+    for name in fields:
+        parser.add_argument(f"--{name.replace('_', '-')}-gain", dest=name, type=float, metavar="GAIN")
     options = parser.parse_args(arguments)
-    gains = {field.name: getattr(options, field.name) for field in dataclasses.fields(Conditioning)}
+    gains = {name: value for name in fields if (value := getattr(options, name)) is not None}
+    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         written = write_checkpoint(
-            options.out, GEOMETRIES[options.geometry], Conditioning(**gains), options.seed, options.mute_c4
+            options.out,
+            GEOMETRIES[options.geometry],
+            dataclasses.replace(CONDITIONING[options.geometry], **gains),
+            options.seed,
+            options.mute_c4,
+            torch.device(device),
         )
     except FileExistsError as error:
         print(f"ds4_kernels.checkpoint: {error}", file=sys.stderr)

@@ -1,7 +1,6 @@
 """The shapes of synthetic DeepSeek V4 checkpoints, their configuration and their random weights.
 
-Every tensor has a random stream of its own, drawn from the seed and its name by numpy's PCG64, whose results
-do not depend on the CPU.
+Every tensor has a random stream of its own, drawn from the seed and its name (see `checkpoint_weights`).
 
 How the default gains were chosen: eight forced requests at once (contexts 150 to 3,000, 32 tokens, geometry
 ``cpu``, seed 1, C4A alive), KL divergence a position against one fresh server. "hit" counts, of the seven
@@ -15,16 +14,20 @@ requests outside row 0, those with a position over 0.1. Arrival order was left f
 
 The last one amplifies harmless differences too: its spared row moved by up to 0.03 when prefill was cut into
 other chunks, against 3e-5 with the default.
+
+The gains of geometry ``h200`` are those of the weights behind `reports/evidence/h200-transcripts`, as far as
+the two ways of drawing can agree: attention 16, sharpness 4, streams that mostly keep to themselves (identity
+2, mixing 0.3). There, with C4A alive, two right runs were 0.0033 nats apart and the packed stride 0.124.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-import numpy as np
 import torch
+
+from ds4_kernels.checkpoint_weights import SCALE_BLOCK, BlockScaledWeights, Tensors, Weights
 
 HEAD_DIM = 512  # fixed by vLLM, as are the next four
 ROPE_DIM = 64
@@ -32,8 +35,7 @@ INDEX_HEAD_DIM = 128
 INDEX_TOPK = 512
 WINDOW = 128
 C4_RATIO = 4
-
-Tensors = dict[str, torch.Tensor]
+CPU = torch.device("cpu")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +57,7 @@ class Geometry:
         hash_layers: first layers whose experts are chosen by token id.
         streams: residual streams (hyper-connections).
         max_positions: longest context, in tokens.
+        block_scaled: projections and experts are FP8 with block scales, as vLLM's GPU kernels want them.
     """
 
     ratios: tuple[int, ...]
@@ -71,6 +74,7 @@ class Geometry:
     hash_layers: int
     streams: int
     max_positions: int
+    block_scaled: bool = False
 
 
 GEOMETRIES = {
@@ -90,6 +94,24 @@ GEOMETRIES = {
         streams=4,
         max_positions=65536,
     ),
+    # Attention as in the released DeepSeek-V4-Flash; depth, experts and vocabulary are small.
+    "h200": Geometry(
+        ratios=(0, 4, 128, 4, 128, 128),
+        hidden=4096,
+        heads=64,
+        vocabulary=4096,
+        query_rank=1024,
+        output_rank=1024,
+        output_groups=8,
+        index_heads=64,
+        experts=32,
+        chosen_experts=6,
+        expert_hidden=256,
+        hash_layers=6,
+        streams=4,
+        max_positions=1048576,
+        block_scaled=True,
+    ),
 }
 
 
@@ -102,51 +124,40 @@ class Conditioning:
         sharpness: size of attention scores: sharper attention depends on fewer entries.
         feed_forward: output of the experts.
         logits: size of the logits.
+        mixing: how much the residual streams' mixing depends on their content.
+        identity: how much each residual stream keeps to itself.
     """
 
     attention: float = 4.0
     sharpness: float = 4.0
     feed_forward: float = 1.0
     logits: float = 3.0
+    mixing: float = 1.0
+    identity: float = 0.0
 
 
-class _Weights:
-    """Draws named tensors."""
+CONDITIONING = {
+    "cpu": Conditioning(),
+    "h200": Conditioning(attention=16.0, logits=2.0, mixing=0.3, identity=2.0),
+}
+"""The default gains of each geometry."""
 
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-        self.tensors: Tensors = {}
 
-    def _normal(self, name: str, shape: Sequence[int]) -> torch.Tensor:
-        generator = np.random.Generator(np.random.PCG64([self._seed, zlib.crc32(name.encode())]))
-        return torch.from_numpy(generator.standard_normal(tuple(shape), dtype=np.float32))
-
-    def linear(self, name: str, outputs: int, inputs: int, gain: float = 1.0) -> None:
-        """Add a bfloat16 matrix that keeps unit variance, times a gain."""
-        weight = self._normal(name, (outputs, inputs)) * (gain / inputs**0.5)
-        self.tensors[f"{name}.weight"] = weight.to(torch.bfloat16)
-
-    def norm(self, name: str, size: int, gain: float = 1.0) -> None:
-        """Add a bfloat16 RMS norm weight around a gain."""
-        weight = gain * (1 + 0.1 * self._normal(name, (size,)))
-        self.tensors[f"{name}.weight"] = weight.to(torch.bfloat16)
-
-    def float32(self, name: str, *shape: int, gain: float = 1.0) -> None:
-        """Add a float32 tensor."""
-        self.tensors[name] = self._normal(name, shape) * gain
-
-    def expert_table(self, name: str, tokens: int, experts: int, chosen: int) -> None:
-        """Add an int32 table of different experts for each token id."""
-        order = self._normal(name, (tokens, experts)).argsort(dim=1, stable=True)
-        self.tensors[name] = order[:, :chosen].to(torch.int32).contiguous()
-
-    def constant(self, name: str, value: float, *shape: int) -> None:
-        """Add a constant float32 tensor."""
-        self.tensors[name] = torch.full(shape, value)
+_BLOCK_SCALED: dict[str, object] = {
+    "n_group": 1,
+    "topk_group": 1,
+    "quantization_config": {
+        "quant_method": "fp8",
+        "fmt": "e4m3",
+        "activation_scheme": "dynamic",
+        "scale_fmt": "ue8m0",
+        "weight_block_size": [SCALE_BLOCK, SCALE_BLOCK],
+    },
+}
 
 
 def make_config(geometry: Geometry) -> dict[str, object]:
-    """Write a checkpoint's ``config.json`` for vLLM 0.32.
+    """Write a checkpoint's ``config.json`` for vLLM 0.26 to 0.33.
 
     Args:
         geometry: the checkpoint's shape.
@@ -158,7 +169,7 @@ def make_config(geometry: Geometry) -> dict[str, object]:
         "architectures": ["DeepseekV4ForCausalLM"],
         "model_type": "deepseek_v4",
         "torch_dtype": "bfloat16",
-        "expert_dtype": "bf16",
+        "expert_dtype": "fp8" if geometry.block_scaled else "bf16",
         "vocab_size": geometry.vocabulary,
         "hidden_size": geometry.hidden,
         "num_hidden_layers": len(geometry.ratios),
@@ -209,10 +220,13 @@ def make_config(geometry: Geometry) -> dict[str, object]:
             "beta_slow": 1,
             "original_max_position_embeddings": geometry.max_positions // 16,
         },
+        **(_BLOCK_SCALED if geometry.block_scaled else {}),
     }
 
 
-def make_weights(geometry: Geometry, conditioning: Conditioning, seed: int, mute_c4: bool) -> Tensors:
+def make_weights(
+    geometry: Geometry, conditioning: Conditioning, seed: int, mute_c4: bool, device: torch.device = CPU
+) -> Tensors:
     """Draw a checkpoint's tensors, named as DeepSeek names them.
 
     Args:
@@ -220,11 +234,13 @@ def make_weights(geometry: Geometry, conditioning: Conditioning, seed: int, mute
         conditioning: gains.
         seed: seed of every stream.
         mute_c4: set the output projection of C4A layers to zero.
+        device: where block-scaled geometries are drawn; the bytes are the same everywhere.
 
     Returns:
-        Tensors by name: bfloat16 matrices and norms, float32 gates and biases.
+        Tensors by name, on the CPU: bfloat16 or block-scaled FP8 matrices, bfloat16 norms, float32 gates and
+        biases.
     """
-    weights = _Weights(seed)
+    weights = BlockScaledWeights(seed, device) if geometry.block_scaled else Weights(seed)
     hidden, streams = geometry.hidden, geometry.streams
     weights.linear("embed", geometry.vocabulary, hidden, hidden**0.5)
     weights.linear("head", geometry.vocabulary, hidden, conditioning.logits)
@@ -234,51 +250,57 @@ def make_weights(geometry: Geometry, conditioning: Conditioning, seed: int, mute
     weights.constant("hc_head_scale", 1.0, 1)
     for layer, ratio in enumerate(geometry.ratios):
         prefix = f"layers.{layer}"
-        _add_hyper_connections(weights, prefix, geometry)
+        _add_hyper_connections(weights, prefix, geometry, conditioning)
         _add_attention(weights, f"{prefix}.attn", geometry, conditioning, ratio)
         if mute_c4 and ratio == C4_RATIO:
-            weights.tensors[f"{prefix}.attn.wo_b.weight"].zero_()
+            output = f"{prefix}.attn.wo_b.weight"
+            weights.tensors[output] = torch.zeros_like(weights.tensors[output])
         _add_experts(weights, f"{prefix}.ffn", geometry, conditioning, layer < geometry.hash_layers)
-    return weights.tensors
+    return {name: tensor.cpu().contiguous() for name, tensor in weights.tensors.items()}
 
 
-def _add_hyper_connections(weights: _Weights, prefix: str, geometry: Geometry) -> None:
+def _add_hyper_connections(
+    weights: Weights, prefix: str, geometry: Geometry, conditioning: Conditioning
+) -> None:
     streams, hidden = geometry.streams, geometry.hidden
     mixes = (2 + streams) * streams
     for block in ("attn", "ffn"):
         weights.norm(f"{prefix}.{block}_norm", hidden)
         weights.float32(f"{prefix}.hc_{block}_fn", mixes, streams * hidden, gain=(streams * hidden) ** -0.5)
         weights.float32(f"{prefix}.hc_{block}_base", mixes, gain=0.5)
-        weights.constant(f"{prefix}.hc_{block}_scale", 1.0, 3)
+        own = weights.tensors[f"{prefix}.hc_{block}_base"][2 * streams :].view(streams, streams)
+        own.diagonal().add_(conditioning.identity)
+        weights.constant(f"{prefix}.hc_{block}_scale", conditioning.mixing, 3)
 
 
 def _add_attention(
-    weights: _Weights, prefix: str, geometry: Geometry, conditioning: Conditioning, ratio: int
+    weights: Weights, prefix: str, geometry: Geometry, conditioning: Conditioning, ratio: int
 ) -> None:
     # Queries have norm sqrt(512) after their own normalisation, so the norm of the keys sets the size of the
     # scores; values are the same vectors, hence the division in the output.
     key_gain = conditioning.sharpness / 2
     group = geometry.heads * HEAD_DIM // geometry.output_groups
     ranks = geometry.output_groups * geometry.output_rank
-    weights.linear(f"{prefix}.wq_a", geometry.query_rank, geometry.hidden)
+    weights.projection(f"{prefix}.wq_a", geometry.query_rank, geometry.hidden)
     weights.norm(f"{prefix}.q_norm", geometry.query_rank)
-    weights.linear(f"{prefix}.wq_b", geometry.heads * HEAD_DIM, geometry.query_rank)
-    weights.linear(f"{prefix}.wkv", HEAD_DIM, geometry.hidden)
+    weights.projection(f"{prefix}.wq_b", geometry.heads * HEAD_DIM, geometry.query_rank)
+    weights.projection(f"{prefix}.wkv", HEAD_DIM, geometry.hidden)
     weights.norm(f"{prefix}.kv_norm", HEAD_DIM, key_gain)
-    weights.linear(f"{prefix}.wo_a", ranks, group)
-    weights.linear(f"{prefix}.wo_b", geometry.hidden, ranks, conditioning.attention / conditioning.sharpness)
+    weights.projection(f"{prefix}.wo_a", ranks, group)
+    output_gain = conditioning.attention / conditioning.sharpness
+    weights.projection(f"{prefix}.wo_b", geometry.hidden, ranks, output_gain)
     weights.constant(f"{prefix}.attn_sink", 0.0, geometry.heads)
     if ratio:
         _add_compressor(weights, f"{prefix}.compressor", geometry.hidden, HEAD_DIM, ratio, key_gain)
     if ratio == C4_RATIO:
         indexer = f"{prefix}.indexer"
-        weights.linear(f"{indexer}.wq_b", geometry.index_heads * INDEX_HEAD_DIM, geometry.query_rank)
+        weights.projection(f"{indexer}.wq_b", geometry.index_heads * INDEX_HEAD_DIM, geometry.query_rank)
         weights.linear(f"{indexer}.weights_proj", geometry.index_heads, geometry.hidden)
         _add_compressor(weights, f"{indexer}.compressor", geometry.hidden, INDEX_HEAD_DIM, ratio, 1.0)
 
 
 def _add_compressor(
-    weights: _Weights, prefix: str, hidden: int, dim: int, ratio: int, norm_gain: float
+    weights: Weights, prefix: str, hidden: int, dim: int, ratio: int, norm_gain: float
 ) -> None:
     channels = dim * (2 if ratio == C4_RATIO else 1)  # C4A entries overlap
     weights.linear(f"{prefix}.wkv", channels, hidden)
@@ -288,7 +310,7 @@ def _add_compressor(
 
 
 def _add_experts(
-    weights: _Weights, prefix: str, geometry: Geometry, conditioning: Conditioning, by_token: bool
+    weights: Weights, prefix: str, geometry: Geometry, conditioning: Conditioning, by_token: bool
 ) -> None:
     weights.linear(f"{prefix}.gate", geometry.experts, geometry.hidden)
     if by_token:
@@ -299,7 +321,7 @@ def _add_experts(
         weights.float32(f"{prefix}.gate.bias", geometry.experts, gain=0.1)
     for expert in [f"experts.{number}" for number in range(geometry.experts)] + ["shared_experts"]:
         for matrix, outputs, inputs in _expert_shapes(geometry):
-            weights.linear(f"{prefix}.{expert}.{matrix}", outputs, inputs, conditioning.feed_forward)
+            weights.projection(f"{prefix}.{expert}.{matrix}", outputs, inputs, conditioning.feed_forward)
 
 
 def _expert_shapes(geometry: Geometry) -> Iterator[tuple[str, int, int]]:

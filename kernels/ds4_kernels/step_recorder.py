@@ -6,9 +6,11 @@
      "rows": [{"request_id": "cmpl-a-0-1f2e3d4c", "row": 0, "scheduled_tokens": 1, "computed_tokens": 150},
      ...]}
 
-``row`` is the request's place in vLLM's batch after its reordering, decodes first; in a decode step it is the
-row of the C128A decode metadata. ``computed_tokens`` counts tokens whose KV existed before the step. ``kind``
-is ``decode`` (nothing but decode rows), ``prefill`` (none) or ``mixed``.
+``replay`` is what the server replays with, or, on a GPU, what replayed this step; there ``padded_rows``
+counts its graph's rows, padding included. ``row`` is the request's place in vLLM's batch after its
+reordering, decodes first; in a decode step it is the row of the C128A decode metadata. ``computed_tokens``
+counts tokens whose KV existed before the step. ``kind`` is ``decode`` (nothing but decode rows), ``prefill``
+(none) or ``mixed``.
 
 Request ids are vLLM's internal ones. In vLLM 0.32 a client names its request with the header
 ``X-Request-Id: a`` (which wins) or ``request_id`` in the body; the internal id is then
@@ -25,6 +27,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 STEP_LOG_VARIABLE = "DS4_STEP_LOG"
 _INTERNAL_ID = re.compile(r"(?:cmpl-(?P<completion>.+)-\d+|chatcmpl-(?P<chat>.+))-[0-9a-f]{8}")
@@ -70,6 +73,26 @@ def step_kind(num_requests: int, num_decodes: int) -> StepKind:
     return StepKind.MIXED if num_decodes else StepKind.PREFILL
 
 
+def count_decodes(metadata: Any) -> int:
+    """Find how many requests vLLM's metadata counts as decodes.
+
+    Args:
+        metadata: attention metadata by layer.
+
+    Returns:
+        The number, as the sliding-window metadata of DeepSeek V4 gives it.
+
+    Raises:
+        LookupError: no layer's metadata has it.
+    """
+    for layer in metadata.values():
+        if hasattr(layer, "num_decodes"):
+            return int(layer.num_decodes)
+    raise LookupError(
+        "no attention metadata says how many requests are decodes: is this a DeepSeek V4 model?"
+    )
+
+
 def client_request_id(request_id: str) -> str:
     """Recover the ``X-Request-Id`` that a client sent.
 
@@ -112,13 +135,22 @@ class StepRecorder:
 
         Args:
             path: file to append to.
-            replay: ``emulated replay`` or ``none``, repeated in each line.
+            replay: ``emulated replay`` or ``none``, written in each line that is not given another.
         """
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self._replay = replay
         self._steps = 0
 
-    def record(self, time_s: float, kind: StepKind, rows: list[StepRow], rows_replayed: int) -> None:
+    def record(
+        self,
+        time_s: float,
+        kind: StepKind,
+        rows: list[StepRow],
+        rows_replayed: int,
+        *,
+        replay: str | None = None,
+        padded_rows: int | None = None,
+    ) -> None:
         """Append one step.
 
         Args:
@@ -126,6 +158,8 @@ class StepRecorder:
             kind: what its rows are.
             rows: its requests in batch order.
             rows_replayed: decode rows whose C128A slots are read through the captured view.
+            replay: what replayed this step.
+            padded_rows: rows of the graph that replayed it, padding included.
 
         Raises:
             OSError: the line could not be written whole.
@@ -134,10 +168,12 @@ class StepRecorder:
             "step": self._steps,
             "time_s": time_s,
             "kind": kind.value,
-            "replay": self._replay,
+            "replay": replay or self._replay,
             "rows_replayed": rows_replayed,
             "rows": [asdict(row) for row in rows],
         }
+        if padded_rows is not None:
+            line["padded_rows"] = padded_rows
         data = (json.dumps(line, separators=(",", ":")) + "\n").encode()
         if os.write(self._file, data) != len(data):
             raise OSError(f"step {self._steps} could not be written whole to the step log")

@@ -29,6 +29,7 @@ class _Line(msgspec.Struct):
     replay: str
     rows_replayed: int
     rows: list[_Row]
+    padded_rows: int | None = None
 
 
 _decode = msgspec.json.Decoder(_Line).decode
@@ -101,4 +102,4 @@ def _step(line: _Line) -> Step:
     )
     # the recorder names the arm's way of replaying in every step, also where it replayed no row
     replay = line.replay if line.rows_replayed else NO_REPLAY
-    return Step(kind=line.kind, rows=tuple(rows), replay=replay)
+    return Step(kind=line.kind, rows=tuple(rows), replay=replay, padded_rows=line.padded_rows)

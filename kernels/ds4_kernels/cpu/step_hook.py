@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
-from ds4_kernels.step_recorder import StepRow
+from ds4_kernels.step_recorder import StepRow, count_decodes
 
 
 class StepWatcher(Protocol):
@@ -21,26 +21,6 @@ class StepWatcher(Protocol):
             rows: the step's requests in batch order, decodes first.
             num_decodes: how many of them are decodes.
         """
-
-
-def count_decodes(metadata: Any) -> int:
-    """Find how many requests vLLM's metadata counts as decodes.
-
-    Args:
-        metadata: attention metadata by layer.
-
-    Returns:
-        The number, as the sliding-window metadata of DeepSeek V4 gives it.
-
-    Raises:
-        LookupError: no layer's metadata has it.
-    """
-    for layer in metadata.values():
-        if hasattr(layer, "num_decodes"):
-            return int(layer.num_decodes)
-    raise LookupError(
-        "no attention metadata says how many requests are decodes: is this a DeepSeek V4 model?"
-    )
 
 
 def install_step_hook(watch: StepWatcher) -> None:

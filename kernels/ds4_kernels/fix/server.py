@@ -1,14 +1,16 @@
-"""What the vLLM plugin does on a GPU: the stride fix, and a fault for a control arm."""
+"""What the vLLM plugin does on a GPU: the stride fix, a control arm's fault, the record of the steps."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 
 from ds4_kernels.c128a.faulty import MetadataFault
 from ds4_kernels.faults import FAULT_VARIABLE, FaultForm, requested_fault
 from ds4_kernels.fix.control import install_metadata_fault
 from ds4_kernels.fix.stride import StrideFixReport, find_builder_module, install_stride_fix
+from ds4_kernels.step_recorder import step_log_path
 
 logger = logging.getLogger("vllm.plugins.ds4_kernels")
 
@@ -16,10 +18,11 @@ _reports: list[StrideFixReport] = []  # at most one: vLLM may load its plugins m
 
 
 def install_on_gpu(environment: Mapping[str, str]) -> StrideFixReport:
-    """Install the stride fix where it is needed, and the fault that the environment names; once in a process.
+    """Install the stride fix where it is needed, and what else the environment names; once in a process.
 
     Args:
-        environment: the process's environment: ``DS4_STRIDE_FIX``, ``DS4_FAULT``, ``DS4_FAULT_CONFIRM``.
+        environment: the process's environment: ``DS4_STRIDE_FIX``, ``DS4_FAULT``, ``DS4_FAULT_CONFIRM``,
+            ``DS4_STEP_LOG``.
 
     Returns:
         What was found and done; it is logged, too.
@@ -33,10 +36,28 @@ def install_on_gpu(environment: Mapping[str, str]) -> StrideFixReport:
     fault = requested_fault(environment, FaultForm.GPU)
     if fault is not None and not fault.in_metadata:
         raise ValueError(f"{FAULT_VARIABLE}={fault.name} cannot be put into a GPU server: unset it")
+    log = step_log_path(environment)
     report = install_stride_fix(environment)
     logger.info("%s", report)
     if fault is not None:
         install_metadata_fault(find_builder_module(), MetadataFault(fault.name))
         logger.warning("FAULT PUT IN ON PURPOSE: %s: %s", fault.name, fault.effect)
+    if log is not None:
+        _record_steps(log)
     _reports.append(report)
     return report
+
+
+def _record_steps(log: Path) -> None:
+    # only here: a process that records nothing need not load the model runner
+    import torch
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    from ds4_kernels.graph_steps import install_graph_steps
+
+    install_graph_steps(GPUModelRunner, torch.cuda.CUDAGraph, log)
+
+
+def installed() -> bool:
+    """Tell whether `install_on_gpu` has done its work in this process."""
+    return bool(_reports)
