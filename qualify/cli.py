@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -19,7 +21,7 @@ from qualify.evidence.digests import canonical_json
 from qualify.findings import Verdict
 from qualify.inputs import read_inputs
 from qualify.loopback import loopback_url
-from qualify.pipeline import Options, judge_bundle, run_release
+from qualify.pipeline import Options, judge_bundle, judge_foreign, run_release
 from qualify.planning import make_plan
 from qualify.reporting.progress import Progress
 from qualify.reporting.terminal import print_verdict
@@ -44,6 +46,9 @@ _policy = click.option(
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Judge by this policy instead of the release's or bundle's own.",
 )
+
+
+_FILES = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.group(epilog=_EXIT_CODES)
@@ -102,14 +107,31 @@ def run(
 
 
 @cli.command("judge", epilog=_EXIT_CODES)
-@click.argument("bundle", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("bundle", type=click.Path(exists=True, file_okay=False, path_type=Path), required=False)
+@click.option("--baseline", multiple=True, type=_FILES, help="Transcripts of the baseline, two runs or more.")
+@click.option("--candidate", multiple=True, type=_FILES, help="Transcripts of the candidate.")
+@click.option("--control", multiple=True, type=_FILES, help="Transcripts of the control.")
+@click.option("--date", help="Day of the runs (ISO), which waivers' expiry is compared with; default: today.")
 @_policy
-def judge_command(bundle: Path, policy: Path | None) -> int:
-    """Judges BUNDLE again and prints its verdict.json on standard output.
+def judge_command(
+    bundle: Path | None,
+    baseline: tuple[Path, ...],
+    candidate: tuple[Path, ...],
+    control: tuple[Path, ...],
+    date: str | None,
+    policy: Path | None,
+) -> int:
+    """Judges BUNDLE again, or transcripts made elsewhere, and prints verdict.json on standard output.
 
-    Needs no server, no GPU and no network. The summary for people goes to standard error.
+    Needs no server, no GPU and no network. The summary for people goes to standard error. --baseline,
+    --candidate and --control take any number of files: --baseline a.json b.json --candidate c.json.
     """
-    return _print_judgement(judge_bundle(Bundle(bundle), policy), str(bundle))
+    if bundle is not None and not (baseline or candidate or control or date):
+        return _print_judgement(judge_bundle(Bundle(bundle), policy), str(bundle))
+    if bundle is not None or not (baseline and candidate):
+        raise UsageError("give a bundle, or at least one --baseline and one --candidate file")
+    verdict = judge_foreign(baseline, candidate, control, run_date=_day(date), policy_file=policy)
+    return _print_judgement(verdict, "the files given")
 
 
 @cli.command(epilog=_EXIT_CODES)
@@ -139,6 +161,13 @@ def _urls(attached: tuple[str, ...]) -> dict[Arm, str]:
     return urls
 
 
+def _day(text: str | None) -> str:
+    try:
+        return (datetime.date.fromisoformat(text) if text else datetime.date.today()).isoformat()
+    except ValueError as error:
+        raise UsageError(f"--date {text}: {error}; give YYYY-MM-DD") from error
+
+
 def _console() -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() else 110)
 
@@ -149,6 +178,26 @@ def _print_judgement(verdict: Verdict, where: str) -> int:
     console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 110)
     print_verdict(console, verdict, where)
     return verdict.result.exit_code
+
+
+def spread(words: Sequence[str]) -> list[str]:
+    """Lets `--baseline A B C` stand for `--baseline A --baseline B --baseline C`, as shells expand patterns.
+
+    Args:
+        words: The command line after the program's name.
+
+    Returns:
+        The words with each file option repeated before each of its files.
+    """
+    option = ""
+    result: list[str] = []
+    for word in words:
+        if word.startswith("-"):
+            option = word if word in ("--baseline", "--candidate", "--control") else ""
+            result += [] if option else [word]
+        else:
+            result += [option, word] if option else [word]
+    return result
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> NoReturn:
@@ -163,7 +212,7 @@ def run_command_line() -> int:
     """
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        return cli.main(standalone_mode=False) or ExitCode.QUALIFIED
+        return cli.main(spread(sys.argv[1:]), standalone_mode=False) or ExitCode.QUALIFIED
     except click.ClickException as error:
         error.show()
         return ExitCode.USAGE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import itertools
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,8 +15,9 @@ from qualify import __version__
 from qualify.errors import EvidenceError, ExitCode, QualifyError
 from qualify.evidence.bundle import MANIFEST, Bundle, RunState, seal, verify
 from qualify.evidence.digests import canonical_json
-from qualify.evidence.recording import read_policy, read_record
+from qualify.evidence.recording import read_policy, read_policy_file, read_record
 from qualify.findings import Verdict
+from qualify.foreign.importing import read_foreign
 from qualify.gate import judge
 from qualify.inputs import Inputs, read_inputs
 from qualify.plan import Plan
@@ -133,6 +134,33 @@ def judge_bundle(bundle: Bundle, policy_file: Path | None = None) -> Verdict:
         verify(bundle)
     policy, digest = read_policy(bundle, policy_file)
     return judge(read_record(bundle), policy, digest)
+
+
+def judge_foreign(
+    baseline: Sequence[Path],
+    candidate: Sequence[Path],
+    control: Sequence[Path],
+    *,
+    run_date: str,
+    policy_file: Path | None = None,
+) -> Verdict:
+    """Judges transcripts that were made elsewhere.
+
+    Args:
+        baseline: Files of the baseline's runs.
+        candidate: Files of the candidate's run.
+        control: Files of the control's run; none leaves the verdict at best inconclusive.
+        run_date: ISO date that waivers' expiry is compared with.
+        policy_file: The policy; None takes the defaults of the format.
+
+    Returns:
+        The verdict.
+
+    Raises:
+        UsageError: A file is not what it should be, or the policy is wrong.
+    """
+    policy, digest = read_policy_file(policy_file)
+    return judge(read_foreign(baseline, candidate, control, run_date=run_date), policy, digest)
 
 
 def _bundles_of(directory: Path, release: str) -> list[Bundle]:

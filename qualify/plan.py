@@ -47,6 +47,8 @@ class Plan:
         scenarios: What is asked for, sorted by name.
         arms: In the order in which they are served.
         baseline_forced_runs: Forced runs of the baseline.
+        max_model_len: Longest context that the servers accept.
+        compress_ratio: Tokens for each compressed entry of the C128A layers.
         inputs: (path within the bundle, SHA-256) of the YAML files.
         distributions_sha256: Digest of the serving environment; empty for attached servers.
         model_sha256: Digest of the checkpoint; empty for attached servers.
@@ -61,6 +63,8 @@ class Plan:
     scenarios: tuple[ScenarioExpectation, ...]
     arms: tuple[PlannedArm, ...]
     baseline_forced_runs: int
+    max_model_len: int
+    compress_ratio: int
     inputs: tuple[tuple[str, str], ...]
     distributions_sha256: str
     model_sha256: str

@@ -97,6 +97,8 @@ def make_plan(inputs: Inputs, urls: Mapping[Arm, str], models: Path) -> Planned:
         scenarios=scenarios,
         arms=tuple(replace(arm, stage_sha256=sha256_value({**pinned, "arm": arm})) for arm in arms),
         baseline_forced_runs=inputs.policy.floor.baseline_forced_runs,
+        max_model_len=inputs.release.serving.max_model_len,
+        compress_ratio=inputs.release.compress_ratio,
         inputs=tuple((name, sha256_bytes(text.encode())) for name, text in sorted(inputs.texts.items())),
         distributions_sha256="" if attached else distributions.digest,
         model_sha256=model_sha256,

@@ -53,6 +53,8 @@ def read_record(bundle: Bundle) -> RunRecord:
         runs=runs,
         steps={arm: collect_steps(read_steps(path)) for arm, path in logs.items()},
         control_configured=plan.control_configured,
+        max_model_len=plan.max_model_len,
+        compress_ratio=plan.compress_ratio,
         incomplete=() if state.status == "complete" else (state.why or "the run did not come to its end",),
     )
 
