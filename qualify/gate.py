@@ -41,6 +41,7 @@ def judge(record: RunRecord, policy: Policy, policy_sha256: str) -> Verdict:
     cells = coverage.measure(record, policy.coverage, compared)
     findings = [
         *[_incomplete(reason) for reason in record.incomplete],
+        *record.inspections,
         *check_arms(record),
         *check_runs(record, required_runs(record, policy.floor.baseline_forced_runs), flaws),
         *_floor(candidate, policy),

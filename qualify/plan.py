@@ -40,7 +40,8 @@ class Plan:
     Attributes:
         release: Name of the release.
         subject: What the verdict binds to: ``sha256:...`` of distributions, model and the candidate's command
-            of a ``process`` arm; ``unbound`` of an attached server.
+            of a ``process`` arm; ``image@sha256:...``, the manifest, of a ``docker`` arm; ``unbound`` of an
+            attached server.
         scope: What the verdict will cover, as (label, value) pairs sorted by label.
         replay: ``emulated replay`` or ``FULL CUDA graph replay``.
         control_configured: False where the control is switched off.
@@ -53,6 +54,7 @@ class Plan:
         distributions_sha256: Digest of the serving environment; empty for attached servers.
         model_sha256: Digest of the checkpoint; empty for attached servers.
         machine: The machine, as (label, value) pairs.
+        inspections: Rules that must each look at the image before it is served; empty without an image.
     """
 
     release: str
@@ -69,6 +71,7 @@ class Plan:
     distributions_sha256: str
     model_sha256: str
     machine: tuple[tuple[str, str], ...]
+    inspections: tuple[str, ...] = ()
 
     @property
     def plan_id(self) -> str:

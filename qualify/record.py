@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from qualify.findings import Finding
 from qualify.runtable import RunTable
 from qualify.steps import Step as Step
 from qualify.steps import StepRow as StepRow
@@ -106,6 +107,7 @@ class RunRecord:
         steps: Engine steps of each arm, where its server recorded them (see `qualify.steps.collect_steps`).
         control_configured: False where the control was switched off.
         incomplete: Why evidence is not complete; empty where it is.
+        inspections: What was found in the image before it was served; a missing look is a finding too.
         max_model_len: Longest context that the servers accept; None where unknown.
         compress_ratio: Tokens for each compressed entry of the C128A layers; None where unknown.
         bos_token_id: Id of the beginning-of-sequence token; None where unknown.
@@ -122,6 +124,7 @@ class RunRecord:
     steps: Mapping[Arm, StepTable] = field(default_factory=dict)
     control_configured: bool
     incomplete: tuple[str, ...] = ()
+    inspections: tuple[Finding, ...] = ()
     max_model_len: int | None = None
     compress_ratio: int | None = None
     bos_token_id: int | None = None

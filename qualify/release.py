@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, model_validator
@@ -13,6 +14,7 @@ from qualify.yamlsource import Strict
 
 Environment = dict[Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]*$")], str]
 RelativePath = Annotated[str, StringConstraints(min_length=1, max_length=300)]
+ContractSubject = Literal["reference", "emulated", "vllm", "triton", "cuda"]
 _SECRET_NAME = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|API_KEY|CREDENTIALS?)$")
 
 
@@ -22,11 +24,13 @@ class SyntheticModel(Strict):
     Attributes:
         kind: Names this form.
         seed: The same seed gives the same bytes.
+        geometry: Its shape: ``cpu``, or ``h200`` for a GPU, see ``python -m ds4_kernels.checkpoint --help``.
         mute_c4: The C4A layers' output projection is zero, so that correct arms are bit-identical.
     """
 
     kind: Literal["synthetic"]
     seed: Annotated[int, Field(ge=0, lt=2**31)]
+    geometry: Name = "cpu"
     mute_c4: bool = False
 
 
@@ -42,12 +46,81 @@ class LocalModel(Strict):
     path: RelativePath
 
 
+class Image(Strict):
+    """What the image is composed of. Relative paths start at the release file.
+
+    Attributes:
+        recipe: The Dockerfile.
+        base: Image to build on: a name with ``@sha256:...``, or the name of an image that is on this machine.
+        python: The image's interpreter that serves.
+        vllm: Version of vLLM that must be in it.
+        contracts: Subjects of the C128A contract suite that must pass inside it, see `docs/contracts.md`.
+        requirements: Pins of the Python packages that are installed, ``name==version`` a line; null for none.
+        wheels: Folder that holds exactly these as wheels.
+        sources: Folders that are built into it, below version control.
+        patches: Patch files for the installed vLLM, in order; for ``patch -p1`` beside the ``vllm`` folder.
+        overlay: Folder whose content is laid over the root directory, last.
+        composition: An ``integration.lock.json`` that says how the patch of a fork was put together.
+        cuda_architectures: Compute capabilities times ten that the CUDA kernels are built for.
+        left_out: Python packages that others ask for and that are left out on purpose; ``pip check`` may miss
+            these and no others.
+        arguments: Build arguments of the recipe.
+    """
+
+    recipe: RelativePath = "Dockerfile"
+    base: Annotated[str, StringConstraints(min_length=1, max_length=300, pattern=r"^\S+$")]
+    python: Annotated[str, StringConstraints(pattern=r"^/\S+$")]
+    vllm: Annotated[str, StringConstraints(pattern=r"^[0-9][0-9A-Za-z.+!-]*$")]
+    contracts: Annotated[tuple[ContractSubject, ...], Field(min_length=1, strict=False)]
+    requirements: RelativePath | None = None
+    wheels: RelativePath | None = None
+    sources: Annotated[tuple[RelativePath, ...], Field(strict=False)] = ()
+    patches: Annotated[tuple[RelativePath, ...], Field(strict=False)] = ()
+    overlay: RelativePath | None = None
+    composition: RelativePath | None = None
+    cuda_architectures: Annotated[tuple[Annotated[int, Field(ge=70, le=200)], ...], Field(strict=False)] = ()
+    left_out: Annotated[tuple[Name, ...], Field(strict=False)] = ()
+    arguments: Environment = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _belongs_together(self) -> Image:
+        _refuse_secrets(self.arguments)
+        if (self.requirements is None) != (self.wheels is None):
+            raise ValueError("requirements and wheels belong together: give both or none")
+        if len(set(self.contracts)) != len(self.contracts):
+            raise ValueError("contracts names a subject twice")
+        if {"cuda", "vllm", "triton"} & set(self.contracts) and not self.cuda_architectures:
+            raise ValueError("a CUDA image needs cuda_architectures, e.g. [90, 100, 120]")
+        return self
+
+
+class Container(Strict):
+    """Limits of the container of an arm.
+
+    Attributes:
+        memory_gib: Most memory, in GiB; swap is not used.
+        pids: Most processes and threads.
+        shm_mib: Size of /dev/shm in MiB.
+        tmp_mib: Size of /tmp in MiB; the only folder that can be written to.
+        gpus: How many GPUs; null for none.
+    """
+
+    memory_gib: Annotated[float, Field(gt=0, le=8192)] = 4.0
+    pids: Annotated[int, Field(ge=16, le=65536)] = 512
+    shm_mib: Annotated[int, Field(ge=64, le=1048576)] = 256
+    tmp_mib: Annotated[int, Field(ge=16, le=1048576)] = 1024
+    gpus: Annotated[int, Field(ge=1, le=64)] | None = None
+
+
 class Serving(Strict):
     """What all arms share.
 
     Attributes:
-        launcher: ``process``: the harness starts ``python -m module``; ``attach``: it is given URLs.
-        python: Interpreter of the serving environment; relative paths start at the release file.
+        launcher: ``process``: the harness starts ``python -m module``; ``docker``: it does so in a container
+            of the release's image; ``attach``: it is given URLs.
+        container: Limits of each arm's container; ``docker`` only.
+        python: Interpreter of the serving environment; relative paths start at the release file. A ``docker``
+            release names its interpreter in ``image.python`` instead.
         module: Module that serves.
         served_name: Name that the server gives the model.
         max_model_len: Longest context, prompt and generated tokens together.
@@ -59,7 +132,8 @@ class Serving(Strict):
         stop_within_s: Time between SIGTERM and SIGKILL.
     """
 
-    launcher: Literal["process", "attach"] = "process"
+    launcher: Literal["process", "docker", "attach"] = "process"
+    container: Container = Field(default_factory=Container)
     python: RelativePath = ".venv-serving/bin/python"
     module: str = "vllm.entrypoints.openai.api_server"
     served_name: Name
@@ -146,6 +220,7 @@ class Release(Strict):
             where CUDA graphs do not exist.
         compress_ratio: Tokens for each compressed entry of the C128A layers.
         model: The checkpoint.
+        image: What the image is composed of; for ``docker``.
         serving: What all arms share.
         arms: The arms.
         scenarios: Scenario files, relative to the release file.
@@ -158,10 +233,19 @@ class Release(Strict):
     replay: Literal["full-graph", "emulated"]
     compress_ratio: Annotated[int, Field(ge=128)] = 128
     model: SyntheticModel | LocalModel = Field(discriminator="kind")
+    image: Image | None = None
     serving: Serving
     arms: Arms
     scenarios: Annotated[tuple[RelativePath, ...], Field(min_length=1, strict=False)]
     policy: RelativePath
+
+    @model_validator(mode="after")
+    def _image_for_docker(self) -> Release:
+        if self.serving.launcher == "docker" and self.image is None:
+            raise ValueError("launcher docker needs the key image: what the image is composed of")
+        if self.image is not None and "python" in self.serving.model_fields_set:
+            raise ValueError("with an image, the interpreter is image.python; remove serving.python")
+        return self
 
     @property
     def scope_replay(self) -> str:
@@ -169,7 +253,7 @@ class Release(Strict):
         return "emulated replay" if self.replay == "emulated" else "FULL CUDA graph replay"
 
 
-def _refuse_secrets(environment: Environment) -> None:
-    secret = sorted(name for name in environment if _SECRET_NAME.search(name))
+def _refuse_secrets(values: Mapping[str, str]) -> None:
+    secret = sorted(name for name in values if _SECRET_NAME.search(name))
     if secret:
-        raise ValueError(f"{', '.join(secret)} looks like a secret; the environment is kept in the bundle")
+        raise ValueError(f"{', '.join(secret)} looks like a secret; the values are kept in the bundle")

@@ -110,6 +110,18 @@ def builder_for(fault: Fault | None) -> Builder:
     return with_fault(reference.build, MetadataFault(fault.name))
 
 
+def captured_view(buffers: Buffers) -> torch.Tensor:
+    """Give the read that is captured over the decode buffer, at its full width.
+
+    Args:
+        buffers: vLLM's preallocated buffers.
+
+    Returns:
+        int32 ``[N, capacity]``, a view of the buffer at the capacity stride.
+    """
+    return buffers.decode.as_strided(buffers.decode.shape, (buffers.capacity, 1))
+
+
 class EmulatedReplay:
     """The buffers of one layer group, and the read that was captured over them at start-up.
 
@@ -129,7 +141,7 @@ class EmulatedReplay:
         self.rows_replayed = 0
         self._buffers = buffers
         self._builder = builder
-        self._captured = buffers.decode.as_strided(buffers.decode.shape, (buffers.capacity, 1))
+        self._captured = captured_view(buffers)
 
     def step(self, batch: Batch, only_decodes: bool) -> tuple[torch.Tensor, torch.Tensor]:
         """Write the decode rows of one step and say what the attention reads.

@@ -43,3 +43,10 @@ def register() -> None:
             _installed.append(install(settings))
     except (ValueError, FileNotFoundError, UnrecognisedBuilderError) as error:
         raise SystemExit(f"ds4_kernels: {error}") from error
+
+
+def active() -> bool:
+    """Tell whether the plugin has installed its operators, or looked after the stride, in this process."""
+    from ds4_kernels.fix import server
+
+    return bool(_installed or server.installed())

@@ -4,6 +4,8 @@ bundle/
   plan.json                 everything resolved and pinned
   inputs/                   the YAML files as they were read
   run.json                  date, versions, complete or not
+  image.json, lock.json     the image by digest, and what it was made of; with launcher docker only, as are
+  inspect/, sbom.cdx.json   what was found in it
   arms/<arm>/arm.json       what became of the arm
   arms/<arm>/server.log     its log
   arms/<arm>/steps.jsonl.gz engine steps, where the server recorded them
@@ -11,6 +13,7 @@ bundle/
   verdict.json              the verdict
   receipt.json, junit.xml, summary.txt  reports
   manifest.json             SHA-256 of every other file
+  statement.json            the signed statement, if a key was given; it holds the manifest's SHA-256
 """
 
 from __future__ import annotations
@@ -29,6 +32,9 @@ from qualify.evidence.digests import canonical_json, sha256_file
 from qualify.transcript import Arm, Decode, RunKey
 
 MANIFEST = "manifest.json"
+INSPECTIONS = "inspect/findings.json"
+STATEMENT = "statement.json"
+_UNSEALED = frozenset({MANIFEST, STATEMENT})
 Value = TypeVar("Value")
 
 
@@ -140,7 +146,7 @@ def seal(bundle: Bundle) -> str:
     files = {
         path.relative_to(bundle.root).as_posix(): sha256_file(path)
         for path in sorted(bundle.root.rglob("*"))
-        if path.is_file() and path.relative_to(bundle.root).as_posix() != MANIFEST
+        if path.is_file() and path.relative_to(bundle.root).as_posix() not in _UNSEALED
     }
     return sha256_file(bundle.write(MANIFEST, files))
 
@@ -169,7 +175,7 @@ def verify(bundle: Bundle) -> None:
     present = {
         path.relative_to(bundle.root).as_posix() for path in bundle.root.rglob("*") if not path.is_dir()
     }
-    problems += [f"{name}: is not in the manifest" for name in sorted(present - set(files) - {MANIFEST})]
+    problems += [f"{name}: is not in the manifest" for name in sorted(present - set(files) - _UNSEALED)]
     if problems:
         raise EvidenceError(
             "; ".join(problems), where=str(bundle.root), advice="Run again; nothing can be made of it."

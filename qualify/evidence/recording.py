@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from qualify.errors import EvidenceError, UsageError
-from qualify.evidence.bundle import Bundle, RunState
+from qualify.evidence.bundle import INSPECTIONS, Bundle, RunState
 from qualify.evidence.digests import sha256_file, sha256_value
+from qualify.findings import Finding, Weight
 from qualify.plan import Plan
 from qualify.policy import Policy
 from qualify.record import ArmRecord, ArmState, RunRecord
@@ -55,8 +56,28 @@ def read_record(bundle: Bundle) -> RunRecord:
         control_configured=plan.control_configured,
         max_model_len=plan.max_model_len,
         compress_ratio=plan.compress_ratio,
+        inspections=_inspections(bundle, plan.inspections),
         incomplete=() if state.status == "complete" else (state.why or "the run did not come to its end",),
     )
+
+
+def _inspections(bundle: Bundle, rules: tuple[str, ...]) -> tuple[Finding, ...]:
+    """What was found in the image, and for each rule that did not look, that it did not."""
+    found: tuple[Finding, ...] = ()
+    if (bundle.root / INSPECTIONS).exists():
+        found = bundle.read(INSPECTIONS, tuple[Finding, ...])
+    looked = {finding.rule for finding in found}
+    missing = tuple(
+        Finding(
+            rule=rule,
+            weight=Weight.UNTESTED,
+            summary=f"The image was not inspected: there is no finding of {rule}.",
+            advice="Run again to the end.",
+        )
+        for rule in rules
+        if rule not in looked
+    )
+    return found + missing
 
 
 def _own(path: Path, key: RunKey) -> Iterator[Transcript]:

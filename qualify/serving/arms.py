@@ -17,6 +17,9 @@ FORCED_TOKENS = "ds4_kernels.forced_tokens:ForcedTokens"
 # Everything else of the harness's environment stays away from the server: what serves must be what the
 # release says, and what the release says is kept in the bundle.
 _INHERITED = frozenset({"PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "LD_LIBRARY_PATH"})
+# Where compiled kernels are kept: a matter of the machine, which changes how fast a server starts and not
+# what it serves.
+_CACHES = frozenset({"DG_JIT_CACHE_DIR", "TILELANG_CACHE_DIR", "TRITON_CACHE_DIR", "VLLM_CACHE_ROOT"})
 _INHERITED_PREFIXES = ("CUDA_", "NVIDIA_")
 
 _FIXED_ENVIRONMENT = {
@@ -91,12 +94,13 @@ def server_command(
     for layer in layers:
         arguments |= layer.arguments
         environment |= layer.environment
+    interpreter = release.image.python if release.image else str(home / serving.python)
     environment["DS4_STEP_LOG"] = str(arm_directory / STEP_LOG)
     if layers[-1].fault:
         # The second variable keeps a fault from being switched on by one stray setting.
         environment |= {"DS4_FAULT": layers[-1].fault, "DS4_FAULT_CONFIRM": "yes-break-this-server"}
     return ServerCommand(
-        argv=(str(home / serving.python), "-m", serving.module, *command_line(arguments)),
+        argv=(interpreter, "-m", serving.module, *command_line(arguments)),
         environment=tuple(sorted(environment.items())),
         cwd=home,
     )
@@ -138,10 +142,10 @@ def inherited_environment(own: Mapping[str, str]) -> dict[str, str]:
         own: The harness's environment.
 
     Returns:
-        Paths, language and device selection only.
+        Paths, caches, language and device selection only.
     """
     return {
         name: value
         for name, value in own.items()
-        if name in _INHERITED or name.startswith(_INHERITED_PREFIXES)
+        if name in _INHERITED | _CACHES or name.startswith(_INHERITED_PREFIXES)
     }

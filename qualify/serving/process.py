@@ -13,17 +13,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-import psutil
-
 from qualify.errors import MachineryError, UsageError
 from qualify.loopback import HOST
 from qualify.serving import guard, logfile
 from qualify.serving.arms import ServerCommand, inherited_environment
 from qualify.serving.launcher import LOG_TAIL_LINES, Exit
+from qualify.serving.workers import WorkerWatch, oom_kills
 
-# vLLM gives its engine and worker processes such titles; they live as long as the server.
-_WORKER_TITLE = "VLLM::"
-_SAMPLE_EVERY_S = 0.5
 _POLL_S = 0.05
 _LEFTOVERS_WITHIN_S = 3.0
 
@@ -36,7 +32,12 @@ def free_port() -> int:
         return port
 
 
-def _refuse_taken(port: int) -> None:
+def refuse_taken(port: int) -> None:
+    """Refuses a port of 127.0.0.1 that somebody listens on.
+
+    Raises:
+        UsageError: It is taken.
+    """
     with socket.socket() as probe:
         # as the servers do: a port whose last connections are still closing down is free
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -83,7 +84,7 @@ class ProcessLauncher:
             MachineryError: There is no such interpreter, or the process cannot be made.
         """
         if self._port is not None:
-            _refuse_taken(self._port)
+            refuse_taken(self._port)
         port = free_port() if self._port is None else self._port
         command = self._command(port)
         if not os.access(command.argv[0], os.X_OK):
@@ -136,11 +137,8 @@ class ProcessServer:
         self._url = url
         self._log = log
         self._stop_within_s = stop_within_s
-        self._workers: dict[str, psutil.Process] = {}
-        self._lost: str | None = None
-        self._sampled_at = 0.0
-        self._peak_rss: int | None = None
-        self._oom_kills = _oom_kills()
+        self.watch = WorkerWatch(lambda: guard.session_members(process.pid))
+        self._oom_kills = oom_kills()
 
     @property
     def url(self) -> str:
@@ -160,7 +158,7 @@ class ProcessServer:
     @property
     def peak_rss_bytes(self) -> int | None:
         """Largest sum of the resident memory of its processes; pages that they share count in each."""
-        return self._peak_rss
+        return self.watch.peak_rss_bytes
 
     def log_lines(self) -> Iterable[str]:
         """All lines of its output."""
@@ -178,31 +176,11 @@ class ProcessServer:
         """What was seen of its end; None while the main process and all known workers run."""
         returncode = self._process.poll()
         if returncode is None:
-            self._sample()
-        if self._lost is None:
-            self._lost = next((name for name, process in self._workers.items() if not _runs(process)), None)
-        if returncode is None and self._lost is None:
+            self.watch.sample()
+        lost = self.watch.lost()
+        if returncode is None and lost is None:
             return None
-        return Exit(
-            returncode=returncode, lost_child=self._lost, out_of_memory=_oom_kills() > self._oom_kills
-        )
-
-    def _sample(self) -> None:
-        now = time.monotonic()
-        if now - self._sampled_at < _SAMPLE_EVERY_S:
-            return
-        self._sampled_at = now
-        resident = 0
-        for pid in guard.session_members(self.pid):
-            with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-                process = psutil.Process(pid)
-                resident += process.memory_info().rss
-                title = _title(process)
-                # A worker that runs a command is for a moment two processes of one title: the child is no
-                # worker, and its end is none.
-                if title.startswith(_WORKER_TITLE) and title != _title(psutil.Process(process.ppid())):
-                    self._workers.setdefault(f"{title} (process {pid})", process)
-        self._peak_rss = max(resident, self._peak_rss or 0)
+        return Exit(returncode=returncode, lost_child=lost, out_of_memory=oom_kills() > self._oom_kills)
 
     async def stop(self) -> None:
         """SIGTERM to the main process; after `stop_within_s`, SIGKILL to all that is left.
@@ -233,10 +211,6 @@ class ProcessServer:
         return done
 
 
-def _title(process: psutil.Process) -> str:
-    return next(iter(process.cmdline()), "")
-
-
 class _Guard:
     """The process that ends the server should the harness be killed."""
 
@@ -265,19 +239,3 @@ class _Guard:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(f"{word}\n")
             self._process.stdin.flush()
-
-
-def _runs(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def _oom_kills() -> int:
-    """Processes that the kernel has killed for lack of memory since boot (proc(5), ``/proc/vmstat``)."""
-    try:
-        text = Path("/proc/vmstat").read_text(encoding="ascii")
-    except OSError:
-        return 0
-    return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill "))

@@ -140,7 +140,7 @@ async def test_fork_of_a_worker_is_no_worker(tmp_path: Path) -> None:
     try:
         await until(lambda: server.ended() is not None or len(guard.session_members(server.pid)) == 3)
         await until(lambda: server.ended() is not None or server.last_line() == "forked")
-        assert len(server._workers) == 1
+        assert len(server.watch.workers) == 1
         assert server.ended() is None
     finally:
         await server.stop()
@@ -148,7 +148,7 @@ async def test_fork_of_a_worker_is_no_worker(tmp_path: Path) -> None:
 
 async def test_vanished_worker_is_noticed_at_once(tmp_path: Path) -> None:
     async with fake_server(tmp_path) as server:
-        await until(lambda: server.ended() is None and len(server._workers) == 1)
+        await until(lambda: server.ended() is None and len(server.watch.workers) == 1)
         (worker,) = (pid for pid in guard.session_members(server.pid) if pid != server.pid)
         os.kill(worker, signal.SIGKILL)
         await until(server.ended, within_s=1)
@@ -162,7 +162,7 @@ async def test_peak_memory_of_all_processes_is_measured(tmp_path: Path) -> None:
     text = "import time; data = b'x' * 100_000_000; print('up', flush=True); time.sleep(60)"
     server = script(tmp_path, text).start()
     await until(lambda: server.last_line() == "up")
-    server._sampled_at = 0.0
+    server.watch.sample(at_once=True)
     assert server.ended() is None
     await server.stop()
     assert server.peak_rss_bytes is not None

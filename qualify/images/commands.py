@@ -1,0 +1,53 @@
+"""Commands about images: lock them, build them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from qualify.errors import ExitCode
+from qualify.images.compose import lock_release
+from qualify.images.engine import connect
+from qualify.images.local_engine import REGISTRY_VARIABLE
+from qualify.images.lock import RELEASE_LOCK, write_lock
+from qualify.images.stage import compose_stage
+from qualify.inputs import read_inputs
+from qualify.reporting.progress import Progress
+
+DEFAULT_REGISTRY = "127.0.0.1:5000"
+
+_release = click.argument("release", type=click.Path(exists=True, path_type=Path))
+registry_option = click.option(
+    "--registry",
+    envvar=REGISTRY_VARIABLE,
+    default=DEFAULT_REGISTRY,
+    show_default=True,
+    metavar="HOST:PORT",
+    help=f"Registry for staging; also from {REGISTRY_VARIABLE}.",
+)
+
+
+@click.command("lock")
+@_release
+def lock_command(release: Path) -> int:
+    """Resolves everything that the image of RELEASE is made of into its release.lock.json.
+
+    Prints the build id: the SHA-256 of that file.
+    """
+    inputs = read_inputs(release)
+    lock = lock_release(inputs, connect())
+    path = inputs.home / RELEASE_LOCK
+    write_lock(lock, path)
+    print(f"{lock.build_id}  {path}")
+    return ExitCode.QUALIFIED
+
+
+@click.command("image")
+@_release
+@registry_option
+def image_command(release: Path, registry: str) -> int:
+    """Builds the image of RELEASE from its lock, pushes it to staging and prints its reference by digest."""
+    composed = compose_stage(read_inputs(release), registry, Progress().say)
+    print(composed.identity.reference)
+    return ExitCode.QUALIFIED

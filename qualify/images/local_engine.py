@@ -1,0 +1,169 @@
+"""Runs a command with a Docker engine and a registry at hand, and stops what it had to start for that.
+
+    python -m qualify.images.local_engine [--folder .cache/docker] [--port 5125] -- COMMAND...
+
+Where an engine answers already, that one is used. Otherwise a private one is started (as root): its images
+and containers lie below the folder, it has no bridge and touches no firewall rule. The command finds it in
+``DOCKER_HOST``, and the registry in ``QUALIFY_REGISTRY``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import docker
+from docker.errors import DockerException
+from requests.exceptions import RequestException
+
+from qualify.errors import ExitCode, MachineryError, QualifyError
+from qualify.images.registry_process import local_registry, stop
+
+REGISTRY_VARIABLE = "QUALIFY_REGISTRY"
+_DAEMON = "dockerd"
+_READY_WITHIN_S = 60.0
+_STOP_WITHIN_S = 60.0
+_PORT = 5125
+
+
+@contextlib.contextmanager
+def local_engine(folder: Path) -> Iterator[str]:
+    """Gives a Docker engine until the block ends: the machine's, or a private one.
+
+    Args:
+        folder: What a private engine keeps goes there.
+
+    Yields:
+        Value for ``DOCKER_HOST``.
+
+    Raises:
+        MachineryError: None answers and none can be started.
+    """
+    there = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+    if _answers(there):
+        yield there
+        return
+    program = shutil.which(_DAEMON)
+    if program is None or os.getuid() != 0:
+        raise MachineryError(
+            f"no Docker engine answers at {there}, and a private one needs root and dockerd",
+            advice="Start it, or install one: `apt-get install --no-install-recommends docker.io iptables`.",
+        )
+    folder = folder.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    host = f"unix://{folder}/docker.sock"
+    log = folder / "dockerd.log"
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            _daemon_command(program, folder, host),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        _wait_until_ready(process, host, log)
+        yield host
+    finally:
+        stop(process, _STOP_WITHIN_S)
+        # left by containers with network none; would keep the folder from being removed
+        for left in (folder / "exec/netns").glob("*"):
+            subprocess.run(["umount", str(left)], check=False, capture_output=True)
+
+
+def _daemon_command(program: str, folder: Path, host: str) -> list[str]:
+    """A daemon that shares nothing with another one and leaves the machine's network alone."""
+    return [
+        program,
+        f"--data-root={folder}/data",
+        f"--exec-root={folder}/exec",
+        f"--pidfile={folder}/docker.pid",
+        f"--host={host}",
+        "--iptables=false",
+        "--ip6tables=false",
+        "--bridge=none",
+        "--ip-forward=false",
+        "--ip-masq=false",
+        "--userland-proxy=false",
+    ]
+
+
+def _answers(host: str) -> bool:
+    try:
+        with contextlib.closing(docker.DockerClient(base_url=host, timeout=5)) as client:
+            return bool(client.ping())
+    except (DockerException, RequestException):
+        return False
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], host: str, log: Path) -> None:
+    deadline = time.monotonic() + _READY_WITHIN_S
+    while time.monotonic() < deadline and process.poll() is None:
+        if _answers(host):
+            return
+        time.sleep(0.1)
+    said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:]
+    raise MachineryError(f"the private Docker engine did not start: {' / '.join(said)}", where=str(log))
+
+
+def run_with_engine(command: list[str], folder: Path, port: int | None) -> int:
+    """Runs a command with engine and registry.
+
+    Args:
+        command: Program and arguments.
+        folder: Engine and registry keep their data there.
+        port: The registry's port; None takes a free one.
+
+    Returns:
+        The command's exit code.
+
+    Raises:
+        MachineryError: Engine or registry cannot be had.
+    """
+    with local_engine(folder) as host, local_registry(folder / "registry", port) as registry:
+        environment = {**os.environ, "DOCKER_HOST": host, REGISTRY_VARIABLE: registry.address}
+        process = subprocess.Popen(command, env=environment)
+        # Ctrl-C reaches the command by itself; engine and registry stay until it has ended in its own way.
+        signal.signal(signal.SIGINT, lambda number, frame: None)
+        signal.signal(signal.SIGTERM, lambda number, frame: process.terminate())
+        return process.wait()
+
+
+def _interrupt(signum: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command line.
+
+    Args:
+        arguments: Without the program's name; None takes the process's own.
+
+    Returns:
+        The command's exit code, or 4 where engine or registry cannot be had.
+    """
+    parser = argparse.ArgumentParser(prog="python -m qualify.images.local_engine")
+    parser.add_argument("--folder", type=Path, default=Path(".cache/docker"), help="default: .cache/docker")
+    parser.add_argument("--port", type=int, default=_PORT, help=f"the registry's port; default: {_PORT}")
+    parser.add_argument("command", nargs="+", help="program and arguments, after --")
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        return run_with_engine(options.command, options.folder, options.port)
+    except QualifyError as error:
+        print(f"qualify: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())
