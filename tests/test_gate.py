@@ -323,3 +323,46 @@ def test_verdict_is_the_same_bytes_whatever_the_order() -> None:
     encoded = [msgspec.json.encode(verdict_of(record), order="sorted") for record in (forth, back)]
     assert encoded[0] == encoded[1]
     assert msgspec.json.decode(encoded[0], type=Verdict) == verdict_of(forth)
+
+
+def only(arm: Arm, decode: Decode, **changes: object) -> RunRecord:
+    """A good run in which one request of one arm's run is changed."""
+
+    def edit(item: Transcript) -> Transcript:
+        mine = (item.run.arm, item.run.decode, item.request_id) == (arm, decode, "eight/main/0003")
+        return replace(item, **changes) if mine else item  # type: ignore[arg-type]
+
+    return build(WORLD, edit=edit)
+
+
+@pytest.mark.parametrize("arm", list(Arm))
+def test_other_forced_tokens_are_untested_and_not_compared(arm: Arm) -> None:
+    verdict = verdict_of(only(arm, Decode.FORCED, forced_sha256="other tokens"))
+    assert verdict.result is Result.INCONCLUSIVE
+    untested = {name for item in found(verdict, "forced-tokens") for name in item.request_ids}
+    assert untested == {"eight/main/0003"}
+    if arm is not Arm.CONTROL:
+        assert found(verdict, "not-compared")[0].request_ids == ("eight/main/0003",)
+
+
+def test_tokens_that_strayed_from_the_forced_ones_are_not_compared() -> None:
+    tokens = tuple(range(100, 100 + WORLD.tokens))
+    verdict = verdict_of(only(Arm.CANDIDATE, Decode.FORCED, token_ids=tokens))
+    assert found(verdict, "forced-tokens")[0].request_ids == ("eight/main/0003",)
+    assert found(verdict, "not-compared")[0].request_ids == ("eight/main/0003",)
+
+
+def test_another_prompt_is_not_compared() -> None:
+    verdict = verdict_of(only(Arm.CANDIDATE, Decode.FORCED, prompt_sha256="another prompt"))
+    assert verdict.result is Result.INCONCLUSIVE
+    assert found(verdict, "prompt-differs")[0].request_ids == ("eight/main/0003",)
+    assert found(verdict, "not-compared")[0].request_ids == ("eight/main/0003",)
+
+
+def test_warm_up_requests_are_checked_but_not_compared(good: RunRecord) -> None:
+    record = build(WORLD, edit=lambda item: replace(item, judged=item.index > 0))
+    verdict, all_judged = verdict_of(record), verdict_of(good)
+    assert verdict.comparison is not None
+    assert all_judged.comparison is not None
+    assert verdict.comparison.arms[0].requests == 22
+    assert all_judged.comparison.arms[0].requests == 24

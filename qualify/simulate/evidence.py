@@ -47,7 +47,8 @@ class Case:
 
     Attributes:
         folder: The set that it belongs to.
-        scenarios: Scenarios judged; one, or all of the set.
+        scenarios: Scenarios judged: all that the run has, all but one, or one.
+        left_out: The scenario that was left out, where it was one.
         mode: How it was served.
         metadata: ``capacity``, or the fault.
         number: Run number.
@@ -57,6 +58,7 @@ class Case:
 
     folder: str
     scenarios: tuple[str, ...]
+    left_out: str | None
     mode: str
     metadata: str
     number: int
@@ -95,22 +97,21 @@ def label_of(name: str) -> Label:
 
 
 def cases(folder: str, recorded: RecordedSet) -> list[Case]:
-    """Every run of a set but the baseline's own, with all its scenarios together and with each alone."""
+    """Every run of a set but the baseline's own: all its scenarios, all but each one, and each alone."""
     names = sorted({label.scenario for label in recorded})
     runs = sorted({(label.mode, label.metadata, label.number) for label in recorded})
     found = []
     for mode, metadata, number in runs:
         if (mode, metadata) == ("eager", "capacity") and number < 3:
             continue
-        mine = {
-            label.scenario
-            for label in recorded
-            if (label.mode, label.metadata, label.number) == (mode, metadata, number)
-        }
-        groups = [tuple(name for name in names if name in mine)] + [(name,) for name in names if name in mine]
+        mine = tuple(name for name in names if Label(name, mode, metadata, number) in recorded)
+        groups: list[tuple[tuple[str, ...], str | None]] = [(mine, None)]
+        if len(mine) > 2:
+            groups += [(tuple(name for name in mine if name != left), left) for left in mine]
+        groups += [((name,), None) for name in mine]
         found += [
-            Case(folder, group, mode, metadata, number, truth(folder, group, mode, metadata))
-            for group in dict.fromkeys(groups)
+            Case(folder, group, left, mode, metadata, number, truth(folder, group, left, mode, metadata))
+            for group, left in groups
         ]
     return found
 
@@ -122,17 +123,15 @@ NEVER_SHOWS = frozenset({"single", "4x_one_long"})
 """Scenarios in which a packed stride reads the right rows."""
 
 
-def truth(folder: str, group: tuple[str, ...], mode: str, metadata: str) -> bool | None:
+def truth(folder: str, group: tuple[str, ...], left_out: str | None, mode: str, metadata: str) -> bool | None:
     """Must the run be rejected (True), never be (False), or may it be either (None)?"""
     stride = metadata.startswith("packed")
     if metadata in HARMLESS or mode == "eager" or (stride and set(group) <= NEVER_SHOWS):
         return False
-    if len(group) > 1:
-        return True
     exact = folder.endswith("muted") and "server-c4" not in folder
-    if metadata == "packed" and (group[0] in ALONE or exact):
-        return True
-    return None
+    whole = len(group) > 1 and left_out is None
+    alone = metadata == "packed" and len(group) == 1 and group[0] in ALONE
+    return True if whole or alone or (exact and metadata == "packed") else None
 
 
 def judge_case(case: Case, recorded: RecordedSet) -> Verdict:

@@ -25,19 +25,20 @@ Curve = Mapping[tuple[int, int, int], Rate]
 def evidence_table(judged: Sequence[tuple[Case, Verdict]]) -> str:
     """Every set and run with all its scenarios, and with those that are judged alone."""
     lines = [
-        "| set | run | truth | all scenarios | rules that spoke | rows named | each scenario alone |",
-        "|---|---|---|---|---|---|---|",
+        "| set | run | truth | all scenarios | rules that spoke | rows named | all but | alone |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     runs: dict[tuple[str, str, str, int], list[tuple[Case, Verdict]]] = {}
     for case, verdict in judged:
         runs.setdefault((case.folder, case.mode, case.metadata, case.number), []).append((case, verdict))
     for (folder, mode, metadata, number), entries in runs.items():
         whole, verdict = max(entries, key=lambda entry: len(entry[0].scenarios))
+        without = [f"{case.left_out} {short(each)}" for case, each in entries if case.left_out]
         alone = [f"{case.scenarios[0]} {short(each)}" for case, each in entries if len(case.scenarios) == 1]
         truth = {True: "faulty", False: "right", None: "faulty in part"}[whole.faulty]
         lines.append(
             f"| {folder} | {mode}, {metadata}, run {number} | {truth} | **{verdict.result}** | "
-            f"{_rules(verdict)} | {_rows(verdict)} | {', '.join(alone)} |"
+            f"{_rules(verdict)} | {_rows(verdict)} | {', '.join(without)} | {', '.join(alone)} |"
         )
     return "\n".join(lines) + "\n"
 

@@ -300,6 +300,8 @@ def test_arms_that_were_asked_other_things_are_inconclusive_with_the_request(
     verdict = verdict_of(base, [mine])
     assert verdict.result is Result.INCONCLUSIVE
     assert untested(verdict)[rule] == (request_id,)
+    if rule in ("top-logprobs", "probability"):
+        assert untested(verdict)["not-compared"] == (request_id,), "what cannot be compared must not be"
 
 
 def test_other_model_is_inconclusive(tmp_path: Path) -> None:

@@ -38,7 +38,9 @@ def whole(folder: str, mode: str, metadata: str, number: int = 1) -> Verdict:
     (case,) = [
         case
         for case in cases(folder, recorded(folder))
-        if (case.mode, case.metadata, case.number) == (mode, metadata, number) and len(case.scenarios) > 1
+        if (case.mode, case.metadata, case.number) == (mode, metadata, number)
+        and len(case.scenarios) > 1
+        and case.left_out is None
     ]
     return judge_case(case, recorded(folder))
 
@@ -70,7 +72,7 @@ def test_last_row_fault_is_rejected(folder: str) -> None:
 
 def test_one_wrong_row_of_one_step_is_found_where_the_floor_is_zero() -> None:
     folder = "h200-offline-c4-muted"
-    case = Case(folder, ("long4",), "full-graph", "packed", 1, True)
+    case = Case(folder, ("long4",), None, "full-graph", "packed", 1, True)
     verdict = judge_case(case, recorded(folder))
     assert verdict.result is Result.REJECTED
     assert verdict.comparison is not None
@@ -89,7 +91,7 @@ def test_missing_newest_entry_is_rejected_or_named_as_unseen() -> None:
 
 def test_what_a_thin_floor_cannot_see_is_named() -> None:
     folder = "h200-forced-c4-live"
-    case = Case(folder, ("short8",), "full-graph", "newest-entry-missing", 1, None)
+    case = Case(folder, ("short8",), None, "full-graph", "newest-entry-missing", 1, None)
     verdict = judge_case(case, recorded(folder))
     assert verdict.result is Result.INCONCLUSIVE
     (said,) = [text for text in verdict.limitations if "hides below this floor" in text]
