@@ -4,17 +4,22 @@ PYTHON ?= python3
 #   make qualify TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
 RELEASE ?= images/ds4-cpu
+IMAGE_RELEASE ?= images/ds4-cpu-image
 
 VENV := .venv
 SERVING := .venv-serving
 CONTRACTS := .venv-contracts
 KERNEL_SOURCES := $(shell find kernels -type f \( -name '*.py' -o -name '*.c' -o -name '*.cu' -o -name '*.toml' \) -not -path '*/build/*')
+# Runs a command with a Docker engine and a registry on 127.0.0.1; starts, and stops, what is not there.
+WITH_ENGINE := $(VENV)/bin/python -m qualify.images.local_engine --
+WHEELS := .cache/wheels
 TEST_ARGS ?=
+QUALIFY_ARGS ?=
 CONTRACTS_ARGS ?=
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-serving qualify test test-slow contracts-released bench bench-judge bench-kernels lint format clean
+.PHONY: help install install-serving qualify wheels base-image image qualify-image test test-slow test-images contracts-released bench bench-judge bench-kernels lint format clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -26,13 +31,27 @@ install-serving: $(SERVING)/.installed  ## Install vLLM for the CPU, and kernels
 qualify: install install-serving  ## Qualify the embedded release (no GPU, no Docker)
 	$(VENV)/bin/qualify run $(RELEASE)
 
+wheels: $(WHEELS)/.downloaded  ## Download the wheels that the CPU image is made of
+
+base-image: install  ## Make the CPU image's base without any image registry (needs root)
+	$(WITH_ENGINE) images/base/make
+
+image: install wheels  ## Lock IMAGE_RELEASE, build its image and push it to the staging registry
+	$(WITH_ENGINE) sh -ec 'images/base/make; $(VENV)/bin/qualify lock $(IMAGE_RELEASE); $(VENV)/bin/qualify image $(IMAGE_RELEASE)'
+
+qualify-image: install wheels  ## The whole run in containers: lock, build, inspect, serve three ways, judge
+	$(WITH_ENGINE) sh -ec 'images/base/make; $(VENV)/bin/qualify lock $(IMAGE_RELEASE); $(VENV)/bin/qualify run $(IMAGE_RELEASE) $(QUALIFY_ARGS)'
+
 test: install install-serving $(CONTRACTS)/.installed  ## Run the tests (default ones; the slow ones: make test-slow)
 	$(VENV)/bin/python -m pytest -m "not slow" --ignore tests/kernels $(TEST_ARGS)
 	$(SERVING)/bin/python -m pytest -m "not slow" tests/kernels --ignore tests/kernels/c128a $(TEST_ARGS)
 	PYTHONPATH=kernels $(CONTRACTS)/bin/python -m pytest --confcutdir tests/kernels/c128a tests/kernels/c128a $(TEST_ARGS)
 
 test-slow: install install-serving  ## Run the end-to-end tests on a real server
-	$(VENV)/bin/python -m pytest -m slow --ignore tests/kernels $(TEST_ARGS)
+	$(VENV)/bin/python -m pytest -m "slow and not docker" --ignore tests/kernels $(TEST_ARGS)
+
+test-images: install wheels  ## Run the tests on a real Docker engine and registry (needs root where none is there)
+	$(WITH_ENGINE) sh -ec 'images/base/make; $(VENV)/bin/python -m pytest -m docker --ignore tests/kernels $(TEST_ARGS)'
 
 contracts-released: $(CONTRACTS)/.installed  ## Put the metadata builders of released vLLM wheels through the contract
 	PYTHONPATH=kernels $(CONTRACTS)/bin/python -m ds4_kernels.contracts.released $(CONTRACTS_ARGS)
@@ -86,5 +105,14 @@ $(CONTRACTS)/.installed: requirements/contracts.lock
 	@$(CONTRACTS)/bin/pip install --quiet --disable-pip-version-check --no-deps $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
 	    -r requirements/contracts.lock || { \
 	    echo "The contracts environment could not be installed. If torch's +cpu build was not found, pip's indexes lack it:"; \
+	    echo "  make $(MAKECMDGOALS) TORCH_INDEX=https://download.pytorch.org/whl/cpu"; exit 4; }
+	@touch $@
+
+# For the Python of the base image, whatever Python this machine has.
+$(WHEELS)/.downloaded: requirements/serving-cpu.lock
+	rm -rf $(WHEELS) && mkdir -p $(WHEELS)
+	@$(PYTHON) -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --python-version 3.11 \
+	    $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --dest $(WHEELS) --requirement requirements/serving-cpu.lock || { \
+	    echo "The wheels could not be downloaded. If torch's +cpu build was not found, pip's indexes lack it:"; \
 	    echo "  make $(MAKECMDGOALS) TORCH_INDEX=https://download.pytorch.org/whl/cpu"; exit 4; }
 	@touch $@

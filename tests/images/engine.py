@@ -1,0 +1,136 @@
+"""A stand-in for the Docker SDK: remembers what it was asked, and answers as it is told."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from docker.errors import APIError, ImageNotFound
+from requests import Response
+
+
+def api_error(status: int, message: str) -> APIError:
+    response = Response()
+    response.status_code = status
+    return APIError(message, response=response, explanation=message)
+
+
+@dataclass
+class FakeContainer:
+    engine: "FakeEngine"
+    image: str
+    options: dict[str, Any]
+    state: dict[str, Any] = field(default_factory=lambda: {"Status": "running", "Pid": 0})
+    output: tuple[bytes, bytes] = (b"", b"")
+    start_error: APIError | None = None
+
+    @property
+    def name(self) -> str:
+        return self.options["name"]
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return self.options["labels"]
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        return {"State": self.state}
+
+    def start(self) -> None:
+        if self.start_error:
+            raise self.start_error
+
+    def reload(self) -> None:
+        if self not in self.engine.containers.made:
+            raise_gone(self.name)
+
+    def wait(self, timeout: float) -> None:
+        self.state.setdefault("ExitCode", 0)
+        self.state.setdefault("OOMKilled", False)
+
+    def stop(self, timeout: int) -> None:
+        self.state = {"Status": "exited", "ExitCode": 0, "OOMKilled": False}
+
+    def logs(self, stdout: bool = True, stderr: bool = True, stream: bool = False, follow: bool = False):
+        if stream:
+            return iter(self.output[:1])
+        return (self.output[0] if stdout else b"") + (self.output[1] if stderr else b"")
+
+    def remove(self, force: bool) -> None:
+        assert force
+        if self not in self.engine.containers.made:
+            raise_gone(self.name)
+        self.engine.containers.made.remove(self)
+
+
+def raise_gone(name: str) -> None:
+    from docker.errors import NotFound
+
+    raise NotFound(f"no such container: {name}")
+
+
+@dataclass
+class FakeContainers:
+    engine: "FakeEngine"
+    made: list[FakeContainer] = field(default_factory=list)
+    changes: dict[str, Any] = field(default_factory=dict)
+    create_error: APIError | None = None
+
+    def create(self, image: str, **options: Any) -> FakeContainer:
+        if self.create_error:
+            raise self.create_error
+        container = FakeContainer(self.engine, image, options, **self.changes)
+        self.made.append(container)
+        return container
+
+    def list(self, **_: Any) -> list[FakeContainer]:
+        return list(self.made)
+
+
+@dataclass
+class FakeImage:
+    id: str
+    labels: dict[str, str] = field(default_factory=dict)
+    tags: list[tuple[str, str]] = field(default_factory=list)
+
+    def tag(self, repository: str, tag: str) -> None:
+        self.tags.append((repository, tag))
+
+
+@dataclass
+class FakeRegistryData:
+    id: str
+
+
+@dataclass
+class FakeImages:
+    known: dict[str, FakeImage] = field(default_factory=dict)
+    held: str = ""
+
+    def get(self, name: str) -> FakeImage:
+        if name not in self.known:
+            raise ImageNotFound(f"no such image: {name}")
+        return self.known[name]
+
+    def pull(self, name: str) -> FakeImage:
+        raise ImageNotFound(f"manifest unknown: {name}", explanation="manifest unknown")
+
+    def get_registry_data(self, name: str) -> FakeRegistryData:
+        return FakeRegistryData(self.held)
+
+
+@dataclass
+class FakeApi:
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    def push(self, repository: str, **_: Any):
+        return iter(self.events)
+
+
+class FakeEngine:
+    def __init__(self, runtimes: tuple[str, ...] = ("runc",)) -> None:
+        self.containers = FakeContainers(self)
+        self.images = FakeImages()
+        self.api = FakeApi()
+        self.runtimes = runtimes
+
+    def info(self) -> dict[str, Any]:
+        return {"Runtimes": {name: {} for name in self.runtimes}}
