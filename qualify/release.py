@@ -61,6 +61,7 @@ class Image(Strict):
         patches: Patch files for the installed vLLM, in order; for ``patch -p1`` beside the ``vllm`` folder.
         overlay: Folder whose content is laid over the root directory, last.
         composition: An ``integration.lock.json`` that says how the patch of a fork was put together.
+        composition_source: A checkout of the composed fork, whose tree is compared with the composition's.
         cuda_architectures: Compute capabilities times ten that the CUDA kernels are built for.
         left_out: Python packages that others ask for and that are left out on purpose; ``pip check`` may miss
             these and no others.
@@ -78,6 +79,7 @@ class Image(Strict):
     patches: Annotated[tuple[RelativePath, ...], Field(strict=False)] = ()
     overlay: RelativePath | None = None
     composition: RelativePath | None = None
+    composition_source: RelativePath | None = None
     cuda_architectures: Annotated[tuple[Annotated[int, Field(ge=70, le=200)], ...], Field(strict=False)] = ()
     left_out: Annotated[tuple[Name, ...], Field(strict=False)] = ()
     arguments: Environment = Field(default_factory=dict)
@@ -87,6 +89,8 @@ class Image(Strict):
         _refuse_secrets(self.arguments)
         if (self.requirements is None) != (self.wheels is None):
             raise ValueError("requirements and wheels belong together: give both or none")
+        if self.composition_source and not self.composition:
+            raise ValueError("composition_source belongs to a composition: name that, too")
         if len(set(self.contracts)) != len(self.contracts):
             raise ValueError("contracts names a subject twice")
         if {"cuda", "vllm", "triton"} & set(self.contracts) and not self.cuda_architectures:

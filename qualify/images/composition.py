@@ -102,7 +102,7 @@ def read_composition(lock: Path, source: Path | None = None) -> LockedCompositio
             where=str(patch),
             advice="Patch and lock belong to different compositions; make both again.",
         )
-    found = tree_of(source, "HEAD") if source is not None else None
+    found = None if source is None else tree_of(source, "HEAD")
     if found is not None and found != content.result.tree:
         raise UsageError(
             f"the checkout's tree is {found}, and the lock says {content.result.tree}",

@@ -148,7 +148,8 @@ def resolve_lock(inputs: Inputs, find_base: Callable[[str], LockedBase]) -> Rele
 def _composition(inputs: Inputs, image: Image) -> LockedComposition | None:
     if image.composition is None:
         return None
-    return read_composition(inputs.path(image.composition))
+    source = inputs.path(image.composition_source) if image.composition_source else None
+    return read_composition(inputs.path(image.composition), source)
 
 
 def _digest_of(path: Path) -> str:

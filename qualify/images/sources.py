@@ -82,17 +82,17 @@ def content_sha256(folder: Path) -> str:
     return sha256_value({name: sha256_file(folder / name) for name in source_files(folder)})
 
 
-def tree_of(repository: Path, commit: str) -> str | None:
-    """Tree of a commit, where the repository has it.
+def tree_of(repository: Path, commit: str) -> str:
+    """Tree of a commit.
 
     Args:
         repository: A folder below version control.
-        commit: 40 hex digits.
+        commit: 40 hex digits, or a name.
+
+    Raises:
+        UsageError: The folder is not there or not below version control, or has no such commit.
     """
-    try:
-        return _git(repository, "rev-parse", "--verify", "--quiet", f"{commit}^{{tree}}")
-    except UsageError:
-        return None
+    return _git(repository, "rev-parse", "--verify", f"{commit}^{{tree}}")
 
 
 def _git(folder: Path, *words: str) -> str:
