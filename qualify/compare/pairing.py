@@ -137,21 +137,8 @@ def align(runs: Sequence[RunTable], request_ids: Sequence[str], earlier: Aligned
     pairs = tuple(combinations(range(len(runs)), 2))
     shared = np.stack([_shared(runs, heads, pair) for pair in pairs])
     starts = np.concatenate([[0], np.cumsum(shared.max(axis=0))])
-    distances = np.full((int(starts[-1]), len(pairs)), np.nan)
-    ranks = [_ranks(run) for run in runs]
-    agreements: dict[Pair, Agreement] = {}
     floor = earlier if earlier is not None and _same_floor(earlier, heads, starts) else None
-    for column, (left, right) in enumerate(pairs):
-        if floor is not None and right < len(runs) - 1:
-            distances[:, column] = floor.layout.distances[:, column]
-            continue
-        a, b = runs[left], runs[right]
-        i = ranges([group[left].start for group in heads], shared[column])
-        j = ranges([group[right].start for group in heads], shared[column])
-        distances[ranges(starts[:-1], shared[column]), column] = symmetric_kld(
-            a.top_ids, a.top_logprobs, b.top_ids, b.top_logprobs, rows=(i, j)
-        )
-        agreements[left, right] = _agreement((a, b), (i, j), (ranks[left], ranks[right]))
+    distances, agreements = _distances(runs, heads, pairs, shared, floor)
     last = len(runs) - 1
     theirs = [item for pair, item in agreements.items() if last not in pair]
     return Aligned(
@@ -168,6 +155,32 @@ def align(runs: Sequence[RunTable], request_ids: Sequence[str], earlier: Aligned
         subject=_mean([item for pair, item in agreements.items() if last in pair]),
         floor=floor.floor if floor else _mean(theirs),
     )
+
+
+def _distances(
+    runs: Sequence[RunTable],
+    heads: Sequence[tuple[RequestHead, ...]],
+    pairs: Sequence[Pair],
+    shared: Indices,
+    floor: Aligned | None,
+) -> tuple[Distances, dict[Pair, Agreement]]:
+    """Distances of all pairs, [P, R (R - 1) / 2], and agreements of those that `floor` does not have."""
+    starts = np.concatenate([[0], np.cumsum(shared.max(axis=0))])
+    distances = np.full((int(starts[-1]), len(pairs)), np.nan)
+    ranks = [_ranks(run) for run in runs]
+    agreements: dict[Pair, Agreement] = {}
+    for column, (left, right) in enumerate(pairs):
+        if floor is not None and right < len(runs) - 1:
+            distances[:, column] = floor.layout.distances[:, column]
+            continue
+        a, b = runs[left], runs[right]
+        i = ranges([group[left].start for group in heads], shared[column])
+        j = ranges([group[right].start for group in heads], shared[column])
+        distances[ranges(starts[:-1], shared[column]), column] = symmetric_kld(
+            a.top_ids, a.top_logprobs, b.top_ids, b.top_logprobs, rows=(i, j)
+        )
+        agreements[left, right] = _agreement((a, b), (i, j), (ranks[left], ranks[right]))
+    return distances, agreements
 
 
 def _same_floor(earlier: Aligned, heads: Sequence[tuple[RequestHead, ...]], starts: Indices) -> bool:
