@@ -13,16 +13,23 @@ from typing import NoReturn
 
 import click
 from rich.console import Console
+from securesystemslib.signer import SSlibKey
 
 from qualify import __version__
-from qualify.errors import ExitCode, QualifyError, UsageError
-from qualify.evidence.bundle import Bundle
+from qualify.errors import EvidenceError, ExitCode, QualifyError, UsageError
+from qualify.evidence.bundle import STATEMENT, Bundle
 from qualify.evidence.digests import canonical_json
+from qualify.evidence.signature import generate_key, read_public_key
+from qualify.evidence.statement import Statement, sha256_of
+from qualify.evidence.verification import check_age, verify_bundle, verify_statement
 from qualify.findings import Verdict
+from qualify.images.commands import image_command, lock_command, registry_option
 from qualify.inputs import read_inputs
 from qualify.loopback import loopback_url
-from qualify.pipeline import Options, judge_bundle, judge_foreign, run_release
+from qualify.pipeline import Options, compose_for, judge_bundle, judge_foreign, run_release, sign_sealed
 from qualify.planning import make_plan
+from qualify.publish import Publication, publish, read_publication_policy
+from qualify.registry.reference import parse_reference
 from qualify.reporting.progress import Progress
 from qualify.reporting.terminal import print_verdict
 from qualify.transcript import Arm
@@ -46,6 +53,11 @@ _policy = click.option(
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Judge by this policy instead of the release's or bundle's own.",
 )
+
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_bundle = click.argument("bundle", type=click.Path(exists=True, file_okay=False, path_type=Path))
+_public_key = click.option("--key", required=True, type=_FILE, help="Public key of whoever signs releases.")
 
 
 _FILES = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -79,6 +91,8 @@ def cli() -> None:
 @click.option("--port", type=click.IntRange(1024, 65535), help="Port for the servers; default: a free one.")
 @_policy
 @click.option("--fresh", is_flag=True, help="Serve every arm again, even if nothing has changed.")
+@click.option("--key", type=_FILE, help="Sign the statement with this private key (`qualify keygen`).")
+@registry_option
 def run(
     release: Path,
     bundles: Path,
@@ -88,6 +102,8 @@ def run(
     port: int | None,
     policy: Path | None,
     fresh: bool,
+    key: Path | None,
+    registry: str,
 ) -> int:
     """Serves RELEASE (a directory with release.yaml, or the file) three ways and gives a verdict.
 
@@ -102,6 +118,8 @@ def run(
         port=port,
         policy=policy,
         fresh=fresh,
+        key=key,
+        registry=registry,
     )
     return run_release(options, Progress(), _console())
 
@@ -139,12 +157,131 @@ def judge_command(
 @_models
 @_without_control
 @_policy
-def plan(release: Path, models: Path, no_control: bool, policy: Path | None) -> int:
-    """Checks RELEASE and prints what a run of it would do, without starting a server."""
+@registry_option
+def plan(release: Path, models: Path, no_control: bool, policy: Path | None, registry: str) -> int:
+    """Checks RELEASE and prints what a run of it would do, without starting a server.
+
+    The plan of a release that is served in containers names its image, which is therefore built.
+    """
     inputs = read_inputs(release, with_control=not no_control, policy_file=policy)
-    planned = make_plan(inputs, {}, models).plan
+    image = compose_for(inputs, registry, {}, Progress())
+    planned = make_plan(inputs, {}, models, image).plan
     sys.stdout.buffer.write(canonical_json({"plan_id": planned.plan_id, "plan": planned}))
     return ExitCode.QUALIFIED
+
+
+@cli.command(epilog=_EXIT_CODES)
+@click.argument("private", type=click.Path(dir_okay=False, path_type=Path))
+def keygen(private: Path) -> int:
+    """Makes a pair of keys: PRIVATE, which signs, and PRIVATE.pub, which verifies.
+
+    The private key is not encrypted; its file is readable by its owner alone. Keep it out of bundles, images
+    and repositories.
+    """
+    public = private.with_name(private.name + ".pub")
+    print(f"{generate_key(private, public)}  {private} (private), {public} (public)")
+    return ExitCode.QUALIFIED
+
+
+@cli.command(epilog=_EXIT_CODES)
+@_bundle
+@click.option("--key", required=True, type=_FILE, help="Private key (`qualify keygen`).")
+def sign(bundle: Path, key: Path) -> int:
+    """Judges BUNDLE again and signs a statement about it, for runs without --key.
+
+    Exits as the verdict that is signed says.
+    """
+    verdict = sign_sealed(Bundle(bundle), key)
+    print(f"{bundle / STATEMENT}: signed, {verdict.result}", file=sys.stderr)
+    return verdict.result.exit_code
+
+
+@cli.command("verify", epilog=_EXIT_CODES)
+@click.argument("target", type=click.Path(exists=True, path_type=Path))
+@_public_key
+@click.option("--statement", type=_FILE, help="Signed statement; default: the one in the bundle.")
+@click.option("--digest", help="sha256:... of the image, where TARGET is a statement without its bundle.")
+@click.option("--max-age-days", type=click.IntRange(1), help="Refuse a statement whose run is older.")
+def verify_command(
+    target: Path, key: Path, statement: Path | None, digest: str | None, max_age_days: int | None
+) -> int:
+    """Verifies TARGET, a bundle or a signed statement, and prints the statement on standard output.
+
+    Needs no network. Of a bundle every file and the verdict itself are checked. Exits 0 only if what was
+    verified says qualified.
+    """
+    found = _verified(target, read_public_key(key), statement, digest)
+    if max_age_days is not None:
+        check_age(found, _today(), max_age_days)
+    sys.stdout.buffer.write(canonical_json(found))
+    return found.run.verdict.exit_code
+
+
+def _verified(target: Path, key: SSlibKey, statement: Path | None, digest: str | None) -> Statement:
+    if target.is_dir():
+        found = verify_bundle(Bundle(target), key, statement).statement
+        checked = "signature, every file of the bundle, and the verdict"
+        if digest is not None and found.subject[0].digest["sha256"] != sha256_of(digest):
+            raise EvidenceError(f"is about {found.run.subject}, not about {digest}", where=str(target))
+    else:
+        if digest is None or statement is not None:
+            raise UsageError("of a statement alone, say with --digest which image it must be about")
+        found = verify_statement(target, key, sha256_of(digest))
+        checked = "signature and digest; the bundle was not at hand"
+    print(f"{target}: {found.run.verdict}, {found.run.subject} (checked: {checked})", file=sys.stderr)
+    return found
+
+
+@cli.command("publish", epilog=_EXIT_CODES)
+@_bundle
+@_public_key
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    metavar="REGISTRY/NAME:TAG",
+    help="Release repository and its immutable tag.",
+)
+@click.option(
+    "--from", "source", metavar="REGISTRY/NAME", help="Staging repository; default: the bundle's own."
+)
+@click.option("--policy", type=_FILE, help="Publication policy; default: GPU, full graphs, a real model.")
+@click.option("--channel", "channels", multiple=True, metavar="TAG", help="Move this mutable tag as well.")
+@click.option("--dry-run", is_flag=True, help="Check everything and write nothing.")
+def publish_command(
+    bundle: Path,
+    key: Path,
+    target: str,
+    source: str | None,
+    policy: Path | None,
+    channels: tuple[str, ...],
+    dry_run: bool,
+) -> int:
+    """Promotes the image that BUNDLE qualified to a release tag and attaches the signed statement.
+
+    Refuses with 1 what was rejected, with 3 evidence that does not hold or is not enough for the publication
+    policy, with 2 a tag that is taken, with 4 if a registry is in trouble. The tag is written last.
+    """
+    publication = Publication(
+        bundle=Bundle(bundle),
+        key=read_public_key(key),
+        policy=read_publication_policy(policy),
+        target=parse_reference(target),
+        source=parse_reference(source).repository if source else None,
+        channels=channels,
+        today=_today(),
+        dry_run=dry_run,
+    )
+    publish(publication, Progress().say)
+    return ExitCode.QUALIFIED
+
+
+def _today() -> datetime.date:
+    return datetime.datetime.now(datetime.UTC).date()
+
+
+cli.add_command(lock_command)
+cli.add_command(image_command)
 
 
 def _urls(attached: tuple[str, ...]) -> dict[Arm, str]:

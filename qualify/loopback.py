@@ -34,14 +34,15 @@ def loopback_url(text: str) -> str:
         raise UsageError(f"{text!r} is not of the form http://HOST:PORT", advice=_ADVICE)
     if parts.username or parts.password:
         raise UsageError("credentials in a server's URL would end up in the bundle", advice=_ADVICE)
-    if not _is_loopback(parts.hostname or ""):
+    if not is_loopback(parts.hostname or ""):
         raise UsageError(
             f"load is sent to this machine only, and {parts.hostname!r} is not it", advice=_ADVICE
         )
     return f"http://{parts.netloc}"
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """True for ``localhost`` and addresses of the loopback interface."""
     if host == "localhost":
         return True
     try:

@@ -10,15 +10,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
+from securesystemslib.signer import CryptoSigner
 
 from qualify import __version__
 from qualify.errors import EvidenceError, ExitCode, QualifyError
 from qualify.evidence.bundle import MANIFEST, Bundle, RunState, seal, verify
 from qualify.evidence.digests import canonical_json
 from qualify.evidence.recording import read_policy, read_policy_file, read_record
+from qualify.evidence.signature import read_private_key
+from qualify.evidence.statement import sign_bundle, subject_sha256
+from qualify.evidence.verification import check_written_verdict
 from qualify.findings import Verdict
 from qualify.foreign.importing import read_foreign
 from qualify.gate import judge
+from qualify.images.stage import Composed, compose_stage, inspect_stage
 from qualify.inputs import Inputs, read_inputs
 from qualify.plan import Plan
 from qualify.planning import Planned, make_plan
@@ -47,6 +52,8 @@ class Options:
         port: Port for the servers; None takes a free one.
         policy: Used instead of the release's policy.
         fresh: Serves every arm again, whatever is there.
+        key: Private key that signs the statement; None leaves the bundle unsigned.
+        registry: ``HOST:PORT`` of the registry for staging; for releases that are served in containers.
     """
 
     release: Path
@@ -57,6 +64,8 @@ class Options:
     port: int | None = None
     policy: Path | None = None
     fresh: bool = False
+    key: Path | None = None
+    registry: str = ""
 
 
 @dataclass(slots=True)
@@ -70,6 +79,7 @@ class Run:
         bundle: Where everything goes.
         state: ``run.json``.
         progress: Tells the user what happens.
+        signer: The private key that signs the statement; None where the bundle stays unsigned.
     """
 
     options: Options
@@ -78,6 +88,7 @@ class Run:
     bundle: Bundle
     state: RunState
     progress: Progress
+    signer: CryptoSigner | None
 
     @property
     def plan(self) -> Plan:
@@ -101,16 +112,22 @@ def run_release(options: Options, progress: Progress, console: Console) -> ExitC
     """
     inputs = read_inputs(options.release, with_control=options.with_control, policy_file=options.policy)
     progress.say(f"plan: {inputs.release.name}")
-    planned = make_plan(inputs, options.urls, options.models)
+    signer = read_private_key(options.key) if options.key else None
+    image = compose_for(inputs, options.registry, options.urls, progress)
+    planned = make_plan(inputs, options.urls, options.models, image)
+    if signer is not None:
+        subject_sha256(planned.plan.subject)  # refuses what nothing can be stated about
     finished = None if options.fresh or options.urls else _finished_bundle(options.bundles, planned.plan)
     if finished is not None:
         progress.say(f"nothing has changed since {finished.root}; nothing is served again")
         verdict = judge_bundle(finished)
+        if signer is not None:
+            sign_bundle(finished, verdict, signer)
         print_verdict(console, verdict, str(finished.root))
         return verdict.result.exit_code
-    run = _open_run(options, inputs, planned, progress)
+    run = _open_run(options, inputs, planned, progress, signer)
     progress.say(f"bundle: {run.bundle.root}")
-    trouble = _serve(run)
+    trouble = _serve(run) if _inspect(run) else None
     verdict = judge_bundle(run.bundle)
     _report(run, verdict, console)
     return trouble or verdict.result.exit_code
@@ -134,6 +151,28 @@ def judge_bundle(bundle: Bundle, policy_file: Path | None = None) -> Verdict:
         verify(bundle)
     policy, digest = read_policy(bundle, policy_file)
     return judge(read_record(bundle), policy, digest)
+
+
+def sign_sealed(bundle: Bundle, key: Path) -> Verdict:
+    """Signs a bundle that was sealed without a key, after judging it again.
+
+    Args:
+        bundle: A sealed bundle.
+        key: The private key.
+
+    Returns:
+        The verdict that was signed, whatever it is.
+
+    Raises:
+        EvidenceError: The bundle is damaged, was never sealed, or its verdict is not what its evidence gives.
+        UsageError: The key is wrong, or the verdict binds to nothing.
+    """
+    signer = read_private_key(key)
+    verify(bundle)
+    verdict = judge_bundle(bundle)
+    check_written_verdict(bundle, verdict)
+    sign_bundle(bundle, verdict, signer)
+    return verdict
 
 
 def judge_foreign(
@@ -163,14 +202,14 @@ def judge_foreign(
     return judge(read_foreign(baseline, candidate, control, run_date=run_date), policy, digest)
 
 
-def _bundles_of(directory: Path, release: str) -> list[Bundle]:
-    """Bundles of a release, newest first."""
-    roots = [path for path in directory.glob(f"{release}-*") if (path / "run.json").is_file()]
+def _bundles_of(directory: Path) -> list[Bundle]:
+    """Bundles, newest first; also of other releases: arms are the same where their digests are."""
+    roots = [path for path in directory.glob("*") if (path / "run.json").is_file()]
     return [Bundle(path) for path in sorted(roots, key=lambda path: path.stat().st_mtime_ns, reverse=True)]
 
 
 def _finished_bundle(directory: Path, plan: Plan) -> Bundle | None:
-    for bundle in _bundles_of(directory, plan.release):
+    for bundle in _bundles_of(directory):
         if _state(bundle) == ("complete", plan.plan_id) and (bundle.root / MANIFEST).exists():
             return bundle
     return None
@@ -184,7 +223,9 @@ def _state(bundle: Bundle) -> tuple[str, str]:
     return (state.status, state.plan_id)
 
 
-def _open_run(options: Options, inputs: Inputs, planned: Planned, progress: Progress) -> Run:
+def _open_run(
+    options: Options, inputs: Inputs, planned: Planned, progress: Progress, signer: CryptoSigner | None
+) -> Run:
     plan = planned.plan
     now = datetime.datetime.now(datetime.UTC)
     root = options.bundles / f"{plan.release}-{now:%Y%m%dT%H%M%S%f}-{plan.plan_id[:8]}"
@@ -201,7 +242,7 @@ def _open_run(options: Options, inputs: Inputs, planned: Planned, progress: Prog
     bundle.write("plan.json", plan)
     for name, text in inputs.texts.items():
         bundle.write_bytes(name, text.encode())
-    run = Run(options, inputs, planned, bundle, state, progress)
+    run = Run(options, inputs, planned, bundle, state, progress, signer)
     if not options.fresh and not options.urls:
         _adopt(run)
     return run
@@ -213,7 +254,7 @@ def _adopt(run: Run) -> None:
     All of them come from one bundle, and the baseline is the first: the others were driven with its tokens.
     """
     best: tuple[int, Bundle | None] = (0, None)
-    for bundle in _bundles_of(run.options.bundles, run.plan.release):
+    for bundle in _bundles_of(run.options.bundles):
         count = _adoptable(bundle, run.plan)
         if count > best[0]:
             best = (count, bundle)
@@ -249,6 +290,47 @@ def _adoptable(bundle: Bundle, plan: Plan) -> int:
 
 def _ended(bundle: Bundle, arm: Arm) -> bool:
     return (bundle.arm(arm) / "arm.json").exists()
+
+
+def compose_for(
+    inputs: Inputs, registry: str, urls: Mapping[Arm, str], progress: Progress
+) -> Composed | None:
+    """Composes the image of a release that is served in containers.
+
+    Args:
+        inputs: The release.
+        registry: ``HOST:PORT`` of the registry for staging.
+        urls: Where attached servers listen; with them no image is needed.
+        progress: Tells the user what happens.
+
+    Returns:
+        The image; None where the release is served without one.
+
+    Raises:
+        QualifyError: It could not be composed.
+    """
+    if inputs.release.serving.launcher != "docker" or urls:
+        return None
+    return compose_stage(inputs, registry, progress.say)
+
+
+def _inspect(run: Run) -> bool:
+    """Inspects the image, where there is one; False where nothing may be served from it."""
+    if run.planned.image is None:
+        return True
+    earlier = [] if run.options.fresh else _bundles_of(run.options.bundles)
+    gpus = run.inputs.release.serving.container.gpus
+    try:
+        good = inspect_stage(run.planned.image, run.bundle, earlier, gpus=gpus, say=run.progress.say)
+        why = "the inspection of the image found something wrong, so nothing was served"
+    except QualifyError as error:
+        run.state = replace(run.state, why=f"the image could not be inspected: {error}")
+        run.bundle.write("run.json", run.state)
+        raise
+    if not good:
+        run.state = replace(run.state, why=why)
+        run.bundle.write("run.json", run.state)
+    return good
 
 
 def _serve(run: Run) -> ExitCode | None:
@@ -313,6 +395,8 @@ def _report(run: Run, verdict: Verdict, console: Console) -> None:
     with summary.open("w", encoding="utf-8") as stream:
         print_verdict(Console(file=stream, width=110), verdict, run.bundle.root.name)
     seal(run.bundle)
+    if run.signer is not None:
+        sign_bundle(run.bundle, verdict, run.signer)
     print_verdict(console, verdict, str(run.bundle.root))
     if run.state.status != "complete":
         console.print(f"this bundle is incomplete: {run.state.why}", markup=False, soft_wrap=True)

@@ -108,3 +108,33 @@ class Policy(Strict):
     control: ControlPolicy = ControlPolicy()
     coverage: CoveragePolicy = CoveragePolicy()
     waivers: Annotated[tuple[Waiver, ...], Field(strict=False)] = ()
+
+
+class PublicationPolicy(Strict):
+    """What may be published: which verdicts are good enough, by what was run for them.
+
+    The defaults accept what a user will meet: a real model on a GPU, served from the image, with the graphs
+    that ship. Verdicts that bind to no image are never published, whatever this says.
+
+    Attributes:
+        format: Version of this file's format.
+        name: Name of the policy.
+        devices: Accepted devices (the verdict's scope names one).
+        launchers: Accepted launchers.
+        replays: Accepted ways of replaying graphs.
+        model_kinds: Accepted kinds of model.
+        max_age_days: Days after the run for which its statement holds.
+        channels: Tags that may be moved (``stable``, ``latest``), and only when asked for by name. Any other
+            tag is immutable.
+    """
+
+    format: Literal["qualify/publication/1"]
+    name: Name
+    devices: Annotated[tuple[Literal["GPU", "CPU"], ...], Field(strict=False)] = ("GPU",)
+    launchers: Annotated[tuple[Literal["docker"], ...], Field(strict=False)] = ("docker",)
+    replays: Annotated[
+        tuple[Literal["FULL CUDA graph replay", "emulated replay"], ...], Field(strict=False)
+    ] = ("FULL CUDA graph replay",)
+    model_kinds: Annotated[tuple[Literal["local", "synthetic"], ...], Field(strict=False)] = ("local",)
+    max_age_days: Annotated[int, Field(ge=1, le=3650)] = 30
+    channels: Annotated[tuple[str, ...], Field(strict=False)] = ()
