@@ -275,6 +275,7 @@ def _limitations(
     for entry in judged:
         if entry.arm is Arm.CANDIDATE and entry.comparison.power is not None:
             said += coverage.unseen(entry.comparison.power)
+            said += coverage.quiet(entry.floor) if entry.exact else []
     said += [f"Waived: {item.summary}" for item in ordered if item.weight is Weight.WAIVED]
     return tuple(said)
 

@@ -45,6 +45,8 @@ def test_good_release_with_caught_control_is_qualified(noise: float) -> None:
     assert [item.scenario for item in caught] == ["eight", "sixteen"]
     assert all(item.weight is Weight.SATISFIED for item in caught)
     assert any("weaker" in item.summary or "exactly zero" in item.summary for item in caught)
+    premise = [text for text in verdict.limitations if "noise at fewer than 1 of 256 positions" in text]
+    assert bool(premise) is (noise == 0)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.05])

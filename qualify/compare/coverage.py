@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from qualify.compare.figures import Power, in_known_units
+from qualify.compare.figures import Power, Spread, in_known_units
 from qualify.findings import CoverageCell, Finding, Weight
 from qualify.policy import CoveragePolicy
 from qualify.record import RunRecord
@@ -18,6 +18,9 @@ STEP_LOG = "step log"
 TRANSCRIPTS = "transcripts"
 ENTRIES_AT_LEAST = 128
 """Narrowest active width of the C128A metadata rows, in entries, and the unit of their capacity."""
+
+RULE_OF_THREE = 3
+"""An event that did not happen in n tries has a probability below 3/n, with 95%."""
 
 GENTLEST_KNOWN = 0.0006
 """Nats: excess of the mean divergence where the newest compressed entry is missing in every row, measured on
@@ -189,6 +192,21 @@ def limitations(record: RunRecord, cells: tuple[CoverageCell, ...]) -> list[str]
             f"{', '.join(str(int(size)) for size in sizes)}."
         )
     return said
+
+
+def quiet(floor: Spread) -> list[str]:
+    """What a floor of exactly zero leaves open.
+
+    Args:
+        floor: Figures of the baseline's runs, which are identical.
+    """
+    if floor.positions < RULE_OF_THREE:
+        return []
+    rarest = floor.positions // RULE_OF_THREE
+    return [
+        f"The floor is exactly zero at {floor.positions} positions, so any difference counts; noise at fewer "
+        f"than 1 of {rarest} positions would not have shown in it (with 95%)."
+    ]
 
 
 def unseen(power: Power) -> list[str]:
