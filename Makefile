@@ -19,7 +19,7 @@ CONTRACTS_ARGS ?=
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-serving qualify wheels base-image image qualify-image test test-slow test-images contracts-released bench bench-judge bench-kernels lint format clean
+.PHONY: help simulate install install-serving qualify wheels base-image image qualify-image test test-slow test-images contracts-released bench bench-judge bench-kernels lint format clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -60,6 +60,9 @@ bench: bench-judge  ## Run the benchmarks that need no GPU
 
 bench-judge: install  ## Time and memory of judging a million positions
 	$(VENV)/bin/python -m qualify.bench.judge $(BENCH_ARGS)
+
+simulate: install  ## Judge recorded and simulated runs; writes docs/judgement.md and docs/figures
+	$(VENV)/bin/python -m qualify.simulate
 
 bench-kernels:  ## Time the metadata kernels against the installed vLLM's (needs a GPU; PYTHON's torch, Triton, vLLM)
 	PYTHONPATH=kernels $(PYTHON) -m ds4_kernels.c128a.build_cuda
