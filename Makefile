@@ -5,6 +5,12 @@ PYTHON ?= python3
 TORCH_INDEX ?=
 RELEASE ?= images/ds4-cpu
 IMAGE_RELEASE ?= images/ds4-cpu-image
+# What `make publish` publishes, where to, by which policy, and whose key signs it (made where it is not there).
+BUNDLE ?= $(lastword $(sort $(wildcard bundles/$(notdir $(IMAGE_RELEASE))-2*)))
+TAG ?= 0.1.0
+TO ?= 127.0.0.1:5125/release/$(notdir $(IMAGE_RELEASE)):$(TAG)
+PUBLICATION ?= $(IMAGE_RELEASE)/publication.yaml
+KEY ?= .cache/release.key
 
 VENV := .venv
 SERVING := .venv-serving
@@ -15,11 +21,12 @@ WITH_ENGINE := $(VENV)/bin/python -m qualify.images.local_engine --
 WHEELS := .cache/wheels
 TEST_ARGS ?=
 QUALIFY_ARGS ?=
+PUBLISH_ARGS ?=
 CONTRACTS_ARGS ?=
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help simulate install install-serving qualify wheels base-image image qualify-image test test-slow test-images contracts-released bench bench-judge bench-kernels lint format clean
+.PHONY: help simulate install install-serving qualify wheels base-image image qualify-image publish test test-slow test-registry test-images contracts-released bench bench-judge bench-kernels lint format clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -42,6 +49,11 @@ image: install wheels  ## Lock IMAGE_RELEASE, build its image and push it to the
 qualify-image: install wheels  ## The whole run in containers: lock, build, inspect, serve three ways, judge
 	$(WITH_ENGINE) sh -ec 'images/base/make; $(VENV)/bin/qualify lock $(IMAGE_RELEASE); $(VENV)/bin/qualify run $(IMAGE_RELEASE) $(QUALIFY_ARGS)'
 
+publish: install $(KEY)  ## Sign the newest bundle of IMAGE_RELEASE and promote its image to TO
+	@test -n "$(BUNDLE)" || { echo "There is no bundle of $(IMAGE_RELEASE); make one: make qualify-image"; exit 2; }
+	$(WITH_ENGINE) sh -ec '$(VENV)/bin/qualify sign $(BUNDLE) --key $(KEY); \
+	    $(VENV)/bin/qualify publish $(BUNDLE) --key $(KEY).pub --to $(TO) $(if $(wildcard $(PUBLICATION)),--policy $(PUBLICATION)) $(PUBLISH_ARGS)'
+
 test: install install-serving $(CONTRACTS)/.installed  ## Run the tests (default ones; the slow ones: make test-slow)
 	$(VENV)/bin/python -m pytest -m "not slow" --ignore tests/kernels $(TEST_ARGS)
 	$(SERVING)/bin/python -m pytest -m "not slow" tests/kernels --ignore tests/kernels/c128a $(TEST_ARGS)
@@ -49,6 +61,9 @@ test: install install-serving $(CONTRACTS)/.installed  ## Run the tests (default
 
 test-slow: install install-serving  ## Run the end-to-end tests on a real server
 	$(VENV)/bin/python -m pytest -m "slow and not docker" --ignore tests/kernels $(TEST_ARGS)
+
+test-registry: install  ## Run the tests on a real registry (needs docker-registry, no Docker)
+	$(VENV)/bin/python -m pytest -m docker tests/registry $(TEST_ARGS)
 
 test-images: install wheels  ## Run the tests on a real Docker engine and registry (needs root where none is there)
 	$(WITH_ENGINE) sh -ec 'images/base/make; $(VENV)/bin/python -m pytest -m docker --ignore tests/kernels $(TEST_ARGS)'
@@ -80,6 +95,10 @@ format: install  ## Format the code and fix what ruff can fix
 clean:  ## Remove environments, caches and made models (bundles are kept)
 	rm -rf $(VENV) $(SERVING) $(CONTRACTS) .cache models build kernels/build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(KEY): | $(VENV)/.installed
+	@mkdir -p $(@D)
+	$(VENV)/bin/qualify keygen $@
 
 $(VENV)/.installed: requirements/harness.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' || \
