@@ -141,6 +141,9 @@ def test_token_is_asked_for_all_scopes_seen(fake, client):
     client._client.auth._header = "Bearer expired"
     client.has_blob(fake.repository("b"), digest_of(b"x"))
     assert fake.tokens[-1] == ["repository:a:pull,push", "repository:b:pull,push"]
+    client._client.auth._header = "Bearer expired"
+    client.has_blob(fake.repository("b"), digest_of(b"x"))
+    assert fake.tokens[-1] == ["repository:a:pull,push", "repository:b:pull,push"]
 
 
 def test_tls_beyond_this_machine():
