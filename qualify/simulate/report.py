@@ -135,7 +135,7 @@ def draw_curve(curve: Curve, path: Path) -> None:
 def _save(figure: mpl.figure.Figure, path: Path) -> None:
     """Without date and random ids: the same figures give the same file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with mpl.rc_context({"svg.hashsalt": "qualify", "svg.fonttype": "none"}):
+    with mpl.rc_context({"svg.hashsalt": "qualify"}):
         figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
 

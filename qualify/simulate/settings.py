@@ -33,7 +33,7 @@ def right_settings(recorded: Recorded) -> list[Setting]:
         "heavier tails (Student's t, 4 degrees)": Noise(degrees=4),
         "still heavier tails (3 degrees)": Noise(degrees=3),
         "noise of its own for each run and request": Noise(request_spread=0.7),
-        "jumps as large as a fault, 1 in 2,000 positions": Noise(jumps=0.0005),
+        "jumps of a fault's size, 1 in 2,000 positions": Noise(jumps=0.0005),
         "lasting moves, 1 in 2,000 positions": Noise(lasting=0.0005),
     }
     found: list[tuple[str, World, Load]] = [
