@@ -52,17 +52,30 @@ def debian_packages() -> list[tuple[str, str]]:
 def baked_in() -> list[str]:
     """Files that have no business in an image: credentials, private CAs, weights, download caches."""
     found = []
+    packaged = weights_of_packages()
     for folder, names, files in os.walk("/"):
         names[:] = [name for name in names if os.path.join(folder, name) not in _SKIPPED]
         for name in files:
             path = os.path.join(folder, name)
             if os.path.islink(path):
                 continue
-            if name in _SECRETS or path.endswith(_SECRET_ENDS) or _is_cache(path) or _is_weights(path):
+            if name in _SECRETS or path.endswith(_SECRET_ENDS) or _is_cache(path):
+                found.append(path)
+            if _is_weights(path) and path not in packaged:
                 found.append(path)
             if path.startswith("/usr/local/share/ca-certificates/"):
                 found.append(path)
     return sorted(found)
+
+
+def weights_of_packages() -> set[str]:
+    """Files that look like weights and belong to a Python package, which has them as constants."""
+    return {
+        str(file.locate())
+        for dist in importlib.metadata.distributions()
+        for file in dist.files or ()
+        if file.name.endswith(_WEIGHTS)
+    }
 
 
 def _is_cache(path: str) -> bool:
@@ -85,7 +98,8 @@ def pip_check() -> tuple[int, str]:
         text=True,
         check=False,
     )
-    return done.returncode, (done.stdout + done.stderr).strip()
+    # its warnings about caches go to the other stream, and say nothing of the packages
+    return done.returncode, done.stdout.strip() or done.stderr.strip()
 
 
 def system() -> str:
