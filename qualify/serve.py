@@ -14,6 +14,8 @@ from qualify.record import ArmRecord
 from qualify.reporting.progress import Progress
 from qualify.serving.arms import ServerCommand, server_command
 from qualify.serving.attach import AttachLauncher
+from qualify.serving.docker import EVIDENCE_AT, MODEL_AT, DockerLauncher
+from qualify.serving.docker import Serving as ContainerServing
 from qualify.serving.launcher import Launcher, Server
 from qualify.serving.process import ProcessLauncher
 from qualify.serving.readiness import WaitProgress
@@ -115,16 +117,29 @@ def _launcher(
     if arm.url is not None:
         return AttachLauncher(arm.url)
 
+    image = planned.image
+
     def command(chosen: int) -> ServerCommand:
         return server_command(
             inputs.release,
             arm.arm,
-            model=planned.model,
+            model=MODEL_AT if image else planned.model,
             home=inputs.home.absolute(),
-            arm_directory=directory.absolute(),
+            arm_directory=EVIDENCE_AT if image else directory.absolute(),
             port=chosen,
         )
 
+    if image is not None:
+        container = ContainerServing(
+            image=image.identity.reference,
+            arm=arm.arm,
+            model=planned.model,
+            directory=directory,
+            limits=inputs.release.serving.container,
+        )
+        return DockerLauncher(
+            container, command, stop_within_s=inputs.release.serving.stop_within_s, port=port
+        )
     return ProcessLauncher(
         command,
         log=directory / "server.log",
