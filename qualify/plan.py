@@ -48,8 +48,8 @@ class Plan:
         scenarios: What is asked for, sorted by name.
         arms: In the order in which they are served.
         baseline_forced_runs: Forced runs of the baseline.
-        max_model_len: Longest context that the servers accept.
-        compress_ratio: Tokens for each compressed entry of the C128A layers.
+        max_model_len: Longest context that the servers accept; None in bundles from before it was kept.
+        compress_ratio: Tokens for each compressed entry of the C128A layers; None just so.
         inputs: (path within the bundle, SHA-256) of the YAML files.
         distributions_sha256: Digest of the serving environment; empty for attached servers.
         model_sha256: Digest of the checkpoint; empty for attached servers.
@@ -65,8 +65,8 @@ class Plan:
     scenarios: tuple[ScenarioExpectation, ...]
     arms: tuple[PlannedArm, ...]
     baseline_forced_runs: int
-    max_model_len: int
-    compress_ratio: int
+    max_model_len: int | None = None
+    compress_ratio: int | None = None
     inputs: tuple[tuple[str, str], ...]
     distributions_sha256: str
     model_sha256: str

@@ -20,6 +20,7 @@ from qualify.serving.launcher import Launcher, Server
 from qualify.serving.process import ProcessLauncher
 from qualify.serving.readiness import WaitProgress
 from qualify.serving.session import Session, serve
+from qualify.serving.telemetry import watched_gpus
 from qualify.traffic.driver import DriveEnd, DriveProgress, drive_run
 from qualify.traffic.forced import forced_tokens
 from qualify.transcript import Arm, Decode, RunKey
@@ -74,17 +75,14 @@ def serve_arm(
         return None
 
     progress.say(f"{arm.arm}: starting" + (f" with fault {arm.fault}" if arm.fault else ""))
-    return serve(
-        Session(
-            arm=arm.arm,
-            fault=arm.fault,
-            served_name=serving.served_name,
-            ready_within_s=serving.ready_within_s,
-        ),
-        launcher,
-        use,
-        progress=functools.partial(_show_wait, progress, arm.arm),
+    session = Session(
+        arm=arm.arm,
+        fault=arm.fault,
+        served_name=serving.served_name,
+        ready_within_s=serving.ready_within_s,
     )
+    with watched_gpus(directory):
+        return serve(session, launcher, use, progress=functools.partial(_show_wait, progress, arm.arm))
 
 
 def runs_of(inputs: Inputs, planned: Planned, arm: Arm) -> list[RunKey]:

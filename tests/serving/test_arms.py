@@ -133,8 +133,13 @@ def test_harness_environment_is_not_handed_on() -> None:
     own = {
         "PATH": "/bin",
         "CUDA_VISIBLE_DEVICES": "0",
+        "TRITON_CACHE_DIR": "/cache",
         "HF_TOKEN": "x",
         "PYTHONPATH": "/y",
         "HTTP_PROXY": "z",
     }
-    assert inherited_environment(own) == {"PATH": "/bin", "CUDA_VISIBLE_DEVICES": "0"}
+    assert inherited_environment(own) == {
+        "PATH": "/bin",
+        "CUDA_VISIBLE_DEVICES": "0",
+        "TRITON_CACHE_DIR": "/cache",
+    }
