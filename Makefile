@@ -4,6 +4,9 @@ PYTHON ?= python3
 #   make qualify TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
 RELEASE ?= images/ds4-cpu
+# What `make qualify-gpu` qualifies, with which vLLM; kernels are compiled at the first start, which needs nvcc.
+GPU_RELEASE ?= images/ds4-h200
+GPU_VLLM ?= vllm==0.26.0
 IMAGE_RELEASE ?= images/ds4-cpu-image
 # What `make publish` publishes, where to, by which policy, and whose key signs it (made where it is not there).
 BUNDLE ?= $(lastword $(sort $(wildcard bundles/$(notdir $(IMAGE_RELEASE))-2*)))
@@ -14,6 +17,7 @@ KEY ?= .cache/release.key
 
 VENV := .venv
 SERVING := .venv-serving
+GPU := .venv-gpu
 CONTRACTS := .venv-contracts
 KERNEL_SOURCES := $(shell find kernels -type f \( -name '*.py' -o -name '*.c' -o -name '*.cu' -o -name '*.toml' \) -not -path '*/build/*')
 # Runs a command with a Docker engine and a registry on 127.0.0.1; starts, and stops, what is not there.
@@ -26,7 +30,7 @@ CONTRACTS_ARGS ?=
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help simulate install install-serving qualify wheels base-image image qualify-image publish test test-slow test-registry test-images contracts-released bench bench-judge bench-kernels lint format clean
+.PHONY: help simulate install install-serving qualify qualify-gpu wheels base-image image qualify-image publish test test-slow test-registry test-images contracts-released bench bench-judge bench-kernels lint format clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -37,6 +41,9 @@ install-serving: $(SERVING)/.installed  ## Install vLLM for the CPU, and kernels
 
 qualify: install install-serving  ## Qualify the embedded release (no GPU, no Docker)
 	$(VENV)/bin/qualify run $(RELEASE)
+
+qualify-gpu: install $(GPU)/.installed  ## Qualify a release on this machine's graphics card (an H200, CUDA with nvcc)
+	$(VENV)/bin/qualify run $(GPU_RELEASE) $(QUALIFY_ARGS)
 
 wheels: $(WHEELS)/.downloaded  ## Download the wheels that the CPU image is made of
 
@@ -94,7 +101,7 @@ format: install  ## Format the code and fix what ruff can fix
 	$(VENV)/bin/ruff format .
 
 clean:  ## Remove environments, caches and made models (bundles are kept)
-	rm -rf $(VENV) $(SERVING) $(CONTRACTS) .cache models build kernels/build
+	rm -rf $(VENV) $(SERVING) $(GPU) $(CONTRACTS) .cache models build kernels/build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(KEY): | $(VENV)/.installed
@@ -121,6 +128,13 @@ $(SERVING)/.locked: requirements/serving-cpu.lock
 
 $(SERVING)/.installed: $(SERVING)/.locked $(KERNEL_SOURCES)
 	$(SERVING)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --force-reinstall ./kernels
+	@touch $@
+
+# An environment that already serves may be used instead: link it to .venv-gpu, with pip and a vLLM in it.
+$(GPU)/.installed: $(KERNEL_SOURCES)
+	test -x $(GPU)/bin/python || $(PYTHON) -m venv $(GPU)
+	$(GPU)/bin/python -c 'import vllm' 2>/dev/null || $(GPU)/bin/python -m pip install --quiet --disable-pip-version-check $(GPU_VLLM)
+	$(GPU)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall ./kernels
 	@touch $@
 
 $(CONTRACTS)/.installed: requirements/contracts.lock
