@@ -47,6 +47,9 @@ qualify-gpu: install $(GPU)/.installed  ## Qualify a release on this machine's g
 
 wheels: $(WHEELS)/.downloaded  ## Download the wheels that the CPU image is made of
 
+install-engine:  ## Install a Docker engine and a registry where they are missing (Debian, as root)
+	images/base/install-engine
+
 base-image: install  ## Make the CPU image's base without any image registry (needs root)
 	$(WITH_ENGINE) images/base/make
 
