@@ -92,6 +92,21 @@ class ScenarioExpectation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GraphCounts:
+    """CUDA graphs of one server, as it counts them itself.
+
+    Attributes:
+        mode: Its graph mode, e.g. ``FULL_DECODE_ONLY``; ``NONE`` where it has no graphs.
+        captured: Batch sizes that it captures.
+        steps: (mode that ran the step, tokens of the step with padding, steps), sorted; lower bounds.
+    """
+
+    mode: str
+    captured: tuple[int, ...]
+    steps: tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
     """Everything that judging is a function of, beside the policy.
 
@@ -105,6 +120,7 @@ class RunRecord:
         arms: What became of each configured arm.
         runs: Transcripts of each run (see `qualify.runtable.collect`).
         steps: Engine steps of each arm, where its server recorded them (see `qualify.steps.collect_steps`).
+        graphs: What each arm's server itself says of its CUDA graphs, where it says anything.
         control_configured: False where the control was switched off.
         incomplete: Why evidence is not complete; empty where it is.
         inspections: What was found in the image before it was served; a missing look is a finding too.
@@ -122,6 +138,7 @@ class RunRecord:
     arms: Mapping[Arm, ArmRecord]
     runs: Mapping[RunKey, RunTable]
     steps: Mapping[Arm, StepTable] = field(default_factory=dict)
+    graphs: Mapping[Arm, GraphCounts] = field(default_factory=dict)
     control_configured: bool
     incomplete: tuple[str, ...] = ()
     inspections: tuple[Finding, ...] = ()

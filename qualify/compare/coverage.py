@@ -9,13 +9,14 @@ import numpy as np
 from qualify.compare.figures import Power, Spread, in_known_units
 from qualify.findings import CoverageCell, Finding, Weight
 from qualify.policy import CoveragePolicy
-from qualify.record import RunRecord
+from qualify.record import GraphCounts, RunRecord
 from qualify.steps import StepTable
 from qualify.transcript import Arm
 
 NOT_MEASURED = "not measured"
 STEP_LOG = "step log"
 TRANSCRIPTS = "transcripts"
+SERVER_LOG = "server log"
 ENTRIES_AT_LEAST = 128
 """Narrowest active width of the C128A metadata rows, in entries, and the unit of their capacity."""
 
@@ -40,6 +41,8 @@ def measure(record: RunRecord, policy: CoveragePolicy, compared: int) -> tuple[C
         _rows(candidate, policy.minimum_rows),
         _replayed(candidate, policy.replay_share),
         _baseline_replays(baseline),
+        *_counted(record, Arm.CANDIDATE),
+        *_counted(record, Arm.BASELINE),
         CoverageCell(
             name="positions compared",
             reached=str(compared),
@@ -93,6 +96,34 @@ def _baseline_replays(steps: StepTable | None) -> CoverageCell:
         satisfied=replays == 0,
         how=STEP_LOG,
     )
+
+
+def _counted(record: RunRecord, arm: Arm) -> tuple[CoverageCell, ...]:
+    """A second witness beside the step log: the server's own table, which leaves out its last seconds."""
+    graphs = record.graphs.get(arm)
+    if graphs is None:
+        return ()
+    none = bool(graphs.steps) and all(mode == "NONE" for mode, _, _ in graphs.steps)
+    baseline = arm is Arm.BASELINE
+    return (
+        CoverageCell(
+            name=f"steps of the {arm} as its server counted them",
+            reached=_by_mode(graphs),
+            required="none with a graph" if baseline else "",
+            satisfied=none if baseline else None,
+            how=SERVER_LOG,
+        ),
+    )
+
+
+def _by_mode(graphs: GraphCounts) -> str:
+    modes = sorted({mode for mode, _, _ in graphs.steps})
+    counts = {mode: sum(count for name, _, count in graphs.steps if name == mode) for mode in modes}
+    said = ", ".join(f"{count} {mode}" for mode, count in counts.items()) or "no step"
+    sizes = sorted({padded for mode, padded, _ in graphs.steps if mode == "FULL"})
+    used = f" (FULL graphs of {', '.join(map(str, sizes))} rows)" if sizes else ""
+    captured = f"; mode {graphs.mode}, {len(graphs.captured)} sizes captured" if graphs.captured else ""
+    return f"at least {said}{used}{captured}"
 
 
 def _contexts(record: RunRecord) -> CoverageCell:

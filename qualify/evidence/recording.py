@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from qualify.errors import EvidenceError, UsageError
@@ -11,8 +11,10 @@ from qualify.evidence.digests import sha256_file, sha256_value
 from qualify.findings import Finding, Weight
 from qualify.plan import Plan
 from qualify.policy import Policy
-from qualify.record import ArmRecord, ArmState, RunRecord
+from qualify.record import ArmRecord, ArmState, GraphCounts, RunRecord
 from qualify.runtable import collect
+from qualify.serving.graphs import read_graphs
+from qualify.serving.logfile import log_lines
 from qualify.serving.steps import read_steps
 from qualify.steps import collect_steps
 from qualify.transcript import Arm, RunKey, Transcript, read_transcripts
@@ -53,12 +55,18 @@ def read_record(bundle: Bundle) -> RunRecord:
         arms=arms,
         runs=runs,
         steps={arm: collect_steps(read_steps(path)) for arm, path in logs.items()},
+        graphs=_graphs(bundle, arms),
         control_configured=plan.control_configured,
         max_model_len=plan.max_model_len,
         compress_ratio=plan.compress_ratio,
         inspections=_inspections(bundle, plan.inspections),
         incomplete=() if state.status == "complete" else (state.why or "the run did not come to its end",),
     )
+
+
+def _graphs(bundle: Bundle, arms: Iterable[Arm]) -> dict[Arm, GraphCounts]:
+    counted = {arm: read_graphs(log_lines(bundle.arm(arm) / "server.log")) for arm in arms}
+    return {arm: counts for arm, counts in counted.items() if counts is not None}
 
 
 def _inspections(bundle: Bundle, rules: tuple[str, ...]) -> tuple[Finding, ...]:
