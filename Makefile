@@ -70,7 +70,7 @@ test: install install-serving $(CONTRACTS)/.installed  ## Run the tests (default
 	$(SERVING)/bin/python -m pytest -m "not slow" tests/kernels --ignore tests/kernels/c128a $(TEST_ARGS)
 	PYTHONPATH=kernels $(CONTRACTS)/bin/python -m pytest --confcutdir tests/kernels/c128a tests/kernels/c128a $(TEST_ARGS)
 
-test-slow: install install-serving  ## Run the end-to-end tests on a real server
+test-slow: install install-serving  ## Run the long end-to-end tests, on a real server and on failing ones
 	$(VENV)/bin/python -m pytest -m "slow and not docker" --ignore tests/kernels $(TEST_ARGS)
 
 test-registry: install  ## Run the tests on a real registry (needs docker-registry, no Docker)

@@ -10,6 +10,8 @@ import pytest
 from qualify.errors import ExitCode
 from tests.projects import Project, assert_judged_again_the_same, judge
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("how", "code", "said"),
