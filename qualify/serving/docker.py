@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,9 +20,9 @@ from qualify.images.containers import Bind, ContainerSpec, create, hand_over, re
 from qualify.images.engine import connect
 from qualify.loopback import HOST
 from qualify.release import Container as Limits
-from qualify.serving import logfile
 from qualify.serving.arms import STEP_LOG, ServerCommand
-from qualify.serving.launcher import LOG_TAIL_LINES, Exit
+from qualify.serving.launcher import Exit
+from qualify.serving.logfile import LoggedToFile
 from qualify.serving.process import free_port, refuse_taken
 from qualify.serving.workers import WorkerWatch, oom_kills
 
@@ -127,7 +127,7 @@ def container_spec(serving: Serving, command: ServerCommand) -> ContainerSpec:
     )
 
 
-class DockerServer:
+class DockerServer(LoggedToFile):
     """A server in a container.
 
     Args:
@@ -168,18 +168,6 @@ class DockerServer:
     def peak_rss_bytes(self) -> int | None:
         """Largest sum of the resident memory of its processes; None where they cannot be seen from here."""
         return self.watch.peak_rss_bytes or None
-
-    def log_lines(self) -> Iterable[str]:
-        """All lines of its output."""
-        return logfile.log_lines(self._log)
-
-    def log_tail(self, lines: int = LOG_TAIL_LINES) -> tuple[str, ...]:
-        """The last lines of its output."""
-        return logfile.log_tail(self._log, lines)
-
-    def last_line(self) -> str:
-        """The last line of its output."""
-        return next(iter(self.log_tail(1)), "")
 
     def ended(self) -> Exit | None:
         """What was seen of its end; None while the container and all known workers run."""

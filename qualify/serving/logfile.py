@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+from qualify.serving.launcher import LOG_TAIL_LINES
 
 # A line of vLLM's log is below 300 bytes as a rule; one line may be much longer.
 _BYTES_A_LINE = 400
@@ -44,6 +46,24 @@ def log_lines(path: Path) -> Iterator[str]:
     if path.exists():
         with path.open(encoding="utf-8", errors="replace") as log:
             yield from (clean for line in log if (clean := _printable(line).rstrip()))
+
+
+class LoggedToFile:
+    """The part of a server that reads its output back from the file to which that is written."""
+
+    _log: Path
+
+    def log_lines(self) -> Iterable[str]:
+        """All lines of its output."""
+        return log_lines(self._log)
+
+    def log_tail(self, lines: int = LOG_TAIL_LINES) -> tuple[str, ...]:
+        """The last lines of its output."""
+        return log_tail(self._log, lines)
+
+    def last_line(self) -> str:
+        """The last line of its output."""
+        return next(iter(self.log_tail(1)), "")
 
 
 def _printable(line: str) -> str:

@@ -10,14 +10,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from qualify.errors import MachineryError, UsageError
 from qualify.loopback import HOST
-from qualify.serving import guard, logfile
+from qualify.serving import guard
 from qualify.serving.arms import ServerCommand, inherited_environment
-from qualify.serving.launcher import LOG_TAIL_LINES, Exit
+from qualify.serving.launcher import Exit
+from qualify.serving.logfile import LoggedToFile
 from qualify.serving.workers import WorkerWatch, oom_kills
 
 _POLL_S = 0.05
@@ -113,7 +114,7 @@ class ProcessLauncher:
         return ProcessServer(process, watcher, f"http://{HOST}:{port}", self._log, self._stop_within_s)
 
 
-class ProcessServer:
+class ProcessServer(LoggedToFile):
     """A server process with its children, and the guard that outlives the harness.
 
     Args:
@@ -159,18 +160,6 @@ class ProcessServer:
     def peak_rss_bytes(self) -> int | None:
         """Largest sum of the resident memory of its processes; pages that they share count in each."""
         return self.watch.peak_rss_bytes
-
-    def log_lines(self) -> Iterable[str]:
-        """All lines of its output."""
-        return logfile.log_lines(self._log)
-
-    def log_tail(self, lines: int = LOG_TAIL_LINES) -> tuple[str, ...]:
-        """The last lines of its output."""
-        return logfile.log_tail(self._log, lines)
-
-    def last_line(self) -> str:
-        """The last line of its output."""
-        return next(iter(self.log_tail(1)), "")
 
     def ended(self) -> Exit | None:
         """What was seen of its end; None while the main process and all known workers run."""
