@@ -14,7 +14,7 @@ _MACHINERY = 4
 def main() -> NoReturn:
     """Runs the command line and exits with one of the codes of `docs/exit-codes.md`."""
     try:
-        from qualify.cli import run_command_line
+        from qualify.cli.main import run_command_line
 
         code = int(run_command_line())
     except Exception:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qualify.cli import spread
+from qualify.cli.main import spread
 from qualify.errors import ExitCode
 from tests.projects import ENVIRONMENT, ROOT
 

@@ -1,0 +1,91 @@
+"""The command line: all commands, and how every foreseeable error becomes a sentence and an exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import NoReturn
+
+import click
+
+from qualify import __version__
+from qualify.cli.options import EXIT_CODES
+from qualify.cli.publishing import publish_command
+from qualify.cli.runs import judge_command, plan_command, run_command
+from qualify.cli.signing import keygen_command, sign_command, verify_command
+from qualify.errors import ExitCode, QualifyError
+from qualify.images.commands import image_command, lock_command
+
+
+@click.group(epilog=EXIT_CODES)
+@click.version_option(__version__, prog_name="qualify")
+def cli() -> None:
+    """Decides, with evidence, whether a composed LLM serving image may be published."""
+
+
+for _command in (
+    run_command,
+    plan_command,
+    judge_command,
+    lock_command,
+    image_command,
+    keygen_command,
+    sign_command,
+    verify_command,
+    publish_command,
+):
+    cli.add_command(_command)
+
+
+def spread(words: Sequence[str]) -> list[str]:
+    """Lets `--baseline A B C` stand for `--baseline A --baseline B --baseline C`, as shells expand patterns.
+
+    Args:
+        words: The command line after the program's name.
+
+    Returns:
+        The words with each file option repeated before each of its files.
+    """
+    option = ""
+    result: list[str] = []
+    for word in words:
+        if word.startswith("-"):
+            option = word if word in ("--baseline", "--candidate", "--control") else ""
+            result += [] if option else [word]
+        else:
+            result += [option, word] if option else [word]
+    return result
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def run_command_line() -> int:
+    """Runs the command line and turns every foreseeable error into a sentence and an exit code.
+
+    Returns:
+        The exit code.
+    """
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        return cli.main(spread(sys.argv[1:]), standalone_mode=False) or ExitCode.QUALIFIED
+    except click.ClickException as error:
+        error.show()
+        return ExitCode.USAGE
+    except (KeyboardInterrupt, click.Abort):
+        print("interrupted", file=sys.stderr)
+        return ExitCode.INTERRUPTED
+    except QualifyError as error:
+        print(f"qualify: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.MACHINERY
+    except OSError as error:
+        # A full disk, a directory that cannot be written: the machine's trouble, not the release's.
+        print(f"qualify: {error}", file=sys.stderr)
+        return ExitCode.MACHINERY

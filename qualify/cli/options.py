@@ -1,0 +1,41 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import click
+
+EXIT_CODES = """Exit codes: 0 qualified, 1 rejected, 2 wrong usage, 3 inconclusive, 4 the machinery failed,
+130 interrupted."""
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+FILES = click.Path(exists=True, dir_okay=False, path_type=Path)
+BUNDLE = click.Path(exists=True, file_okay=False, path_type=Path)
+
+bundle_argument = click.argument("bundle", type=BUNDLE)
+release_argument = click.argument("release", type=click.Path(exists=True, path_type=Path))
+models_option = click.option(
+    "--models",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("models"),
+    show_default=True,
+    help="Directory for synthetic checkpoints.",
+)
+no_control_option = click.option(
+    "--no-control", is_flag=True, help="Leave the control out; then nothing can be qualified."
+)
+policy_option = click.option(
+    "--policy",
+    type=FILES,
+    help="Judge by this policy instead of the release's or bundle's own.",
+)
+public_key_option = click.option(
+    "--key", required=True, type=FILE, help="Public key of whoever signs releases."
+)
+
+
+def today() -> datetime.date:
+    """The day in UTC, with which ages are compared."""
+    return datetime.datetime.now(datetime.UTC).date()

@@ -1,0 +1,167 @@
+"""Commands that run and judge: run, plan, judge."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from qualify.cli.options import (
+    BUNDLE,
+    EXIT_CODES,
+    FILE,
+    FILES,
+    models_option,
+    no_control_option,
+    policy_option,
+    release_argument,
+)
+from qualify.errors import ExitCode, UsageError
+from qualify.evidence.bundle import Bundle
+from qualify.evidence.digests import canonical_json
+from qualify.findings import Verdict
+from qualify.images.commands import registry_option
+from qualify.inputs import read_inputs
+from qualify.loopback import loopback_url
+from qualify.pipeline import Options, compose_for, judge_bundle, judge_foreign, run_release
+from qualify.planning import make_plan
+from qualify.reporting.progress import Progress
+from qualify.reporting.terminal import print_verdict
+from qualify.transcript import Arm
+
+
+@click.command("run", epilog=EXIT_CODES)
+@release_argument
+@click.option(
+    "--bundles",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("bundles"),
+    show_default=True,
+    help="Directory that holds the bundles.",
+)
+@models_option
+@no_control_option
+@click.option(
+    "--attach",
+    "attached",
+    multiple=True,
+    metavar="ARM=URL",
+    help="Use a server that is already running on this machine, e.g. baseline=http://127.0.0.1:8001. "
+    "Give baseline and candidate, and control if there is one.",
+)
+@click.option("--port", type=click.IntRange(1024, 65535), help="Port for the servers; default: a free one.")
+@policy_option
+@click.option("--fresh", is_flag=True, help="Serve every arm again, even if nothing has changed.")
+@click.option("--key", type=FILE, help="Sign the statement with this private key (`qualify keygen`).")
+@registry_option
+def run_command(
+    release: Path,
+    bundles: Path,
+    models: Path,
+    no_control: bool,
+    attached: tuple[str, ...],
+    port: int | None,
+    policy: Path | None,
+    fresh: bool,
+    key: Path | None,
+    registry: str,
+) -> int:
+    """Serves RELEASE (a directory with release.yaml, or the file) three ways and gives a verdict.
+
+    Arms that an earlier run has finished with the same inputs are not served again.
+    """
+    options = Options(
+        release=release,
+        bundles=bundles,
+        models=models,
+        with_control=not no_control,
+        urls=_urls(attached),
+        port=port,
+        policy=policy,
+        fresh=fresh,
+        key=key,
+        registry=registry,
+    )
+    return run_release(options, Progress(), _console())
+
+
+@click.command("judge", epilog=EXIT_CODES)
+@click.argument("bundle", type=BUNDLE, required=False)
+@click.option("--baseline", multiple=True, type=FILES, help="Transcripts of the baseline, two runs or more.")
+@click.option("--candidate", multiple=True, type=FILES, help="Transcripts of the candidate.")
+@click.option("--control", multiple=True, type=FILES, help="Transcripts of the control.")
+@click.option("--date", help="Day of the runs (ISO), which waivers' expiry is compared with; default: today.")
+@policy_option
+def judge_command(
+    bundle: Path | None,
+    baseline: tuple[Path, ...],
+    candidate: tuple[Path, ...],
+    control: tuple[Path, ...],
+    date: str | None,
+    policy: Path | None,
+) -> int:
+    """Judges BUNDLE again, or transcripts made elsewhere, and prints verdict.json on standard output.
+
+    Needs no server, no GPU and no network. The summary for people goes to standard error. --baseline,
+    --candidate and --control take any number of files: --baseline a.json b.json --candidate c.json.
+    """
+    if bundle is not None and not (baseline or candidate or control or date):
+        return _print_judgement(judge_bundle(Bundle(bundle), policy), str(bundle))
+    if bundle is not None or not (baseline and candidate):
+        raise UsageError("give a bundle, or at least one --baseline and one --candidate file")
+    verdict = judge_foreign(baseline, candidate, control, run_date=_day(date), policy_file=policy)
+    return _print_judgement(verdict, "the files given")
+
+
+@click.command("plan", epilog=EXIT_CODES)
+@release_argument
+@models_option
+@no_control_option
+@policy_option
+@registry_option
+def plan_command(release: Path, models: Path, no_control: bool, policy: Path | None, registry: str) -> int:
+    """Checks RELEASE and prints what a run of it would do, without starting a server.
+
+    The plan of a release that is served in containers names its image, which is therefore built.
+    """
+    inputs = read_inputs(release, with_control=not no_control, policy_file=policy)
+    image = compose_for(inputs, registry, {}, Progress())
+    planned = make_plan(inputs, {}, models, image).plan
+    sys.stdout.buffer.write(canonical_json({"plan_id": planned.plan_id, "plan": planned}))
+    return ExitCode.QUALIFIED
+
+
+def _urls(attached: tuple[str, ...]) -> dict[Arm, str]:
+    urls = {}
+    for item in attached:
+        name, separator, url = item.partition("=")
+        if not separator or name not in list(Arm):
+            raise UsageError(f"--attach {item}: give ARM=URL with ARM one of {', '.join(Arm)}")
+        if Arm(name) in urls:
+            raise UsageError(f"--attach gives {name} twice")
+        urls[Arm(name)] = loopback_url(url)
+    if urls and not {Arm.BASELINE, Arm.CANDIDATE} <= set(urls):
+        raise UsageError("--attach needs at least baseline=URL and candidate=URL")
+    return urls
+
+
+def _day(text: str | None) -> str:
+    try:
+        return (datetime.date.fromisoformat(text) if text else datetime.date.today()).isoformat()
+    except ValueError as error:
+        raise UsageError(f"--date {text}: {error}; give YYYY-MM-DD") from error
+
+
+def _console() -> Console:
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 110)
+
+
+def _print_judgement(verdict: Verdict, where: str) -> int:
+    sys.stdout.buffer.write(canonical_json(verdict))
+    sys.stdout.flush()
+    console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 110)
+    print_verdict(console, verdict, where)
+    return verdict.result.exit_code
