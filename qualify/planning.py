@@ -125,6 +125,7 @@ def _expectation(scenario: Scenario, inputs: Inputs, vocabulary: Vocabulary) -> 
         decode_ways=scenario.decode,
         control_can_act=control is not None and scenario.name in control.caught_in,
         requests=expected_requests(scenario, vocabulary),
+        requires=scenario.requires,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from qualify.findings import Finding
+from qualify.requirements import NOTHING, Requirements
 from qualify.runtable import RunTable
 from qualify.steps import Step as Step
 from qualify.steps import StepRow as StepRow
@@ -83,12 +84,14 @@ class ScenarioExpectation:
         decode_ways: Ways of decoding that every arm must have been driven with.
         control_can_act: True where the control's fault can act in it (the release names them).
         requests: Its requests.
+        requires: What its load must reach; nothing in bundles from before it was kept.
     """
 
     name: str
     decode_ways: tuple[str, ...]
     control_can_act: bool
     requests: tuple[ExpectedRequest, ...]
+    requires: Requirements = NOTHING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

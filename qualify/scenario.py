@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
+from qualify.requirements import NOTHING, Requirements
 from qualify.yamlsource import Strict
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=60)]
@@ -92,6 +93,7 @@ class Scenario(Strict):
         sampling: How tokens are chosen.
         stream: Whether answers are streamed.
         deadline_s: A request that has not ended after so many seconds is recorded as failed.
+        requires: What its load must reach, held against measurement.
         phases: In order.
     """
 
@@ -109,6 +111,7 @@ class Scenario(Strict):
     sampling: Sampling = Sampling()
     stream: bool = True
     deadline_s: Seconds = 300.0
+    requires: Requirements = NOTHING
     phases: Annotated[tuple[Phase, ...], Field(min_length=1, strict=False)]
 
     @model_validator(mode="after")
