@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import datetime
-import itertools
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,18 +11,16 @@ from rich.console import Console
 from securesystemslib.signer import CryptoSigner
 
 from qualify import __version__
-from qualify.errors import EvidenceError, ExitCode, QualifyError
-from qualify.evidence.bundle import MANIFEST, Bundle, RunState, seal, verify
+from qualify.adoption import adopt_arms, arm_ended, bundles_of, finished_bundle
+from qualify.errors import ExitCode, QualifyError
+from qualify.evidence.bundle import Bundle, RunState, seal
 from qualify.evidence.digests import canonical_json
-from qualify.evidence.recording import read_policy, read_policy_file, read_record
 from qualify.evidence.signature import read_private_key
 from qualify.evidence.statement import sign_bundle, subject_sha256
-from qualify.evidence.verification import check_written_verdict
 from qualify.findings import Verdict
-from qualify.foreign.importing import read_foreign
-from qualify.gate import judge
-from qualify.images.stage import Composed, compose_stage, inspect_stage
+from qualify.images.stage import compose_for, inspect_stage
 from qualify.inputs import Inputs, read_inputs
+from qualify.judging import judge_bundle
 from qualify.plan import Plan
 from qualify.planning import Planned, make_plan
 from qualify.record import ArmRecord, ArmState
@@ -34,9 +30,6 @@ from qualify.reporting.receipt import make_receipt
 from qualify.reporting.terminal import print_verdict
 from qualify.serve import serve_arm
 from qualify.transcript import Arm
-
-# An arm that ended so is evidence that stands; any other end says nothing and is served again.
-_FINAL = frozenset({ArmState.SERVED, ArmState.START_FAILED, ArmState.DIED, ArmState.HUNG})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,11 +106,11 @@ def run_release(options: Options, progress: Progress, console: Console) -> ExitC
     inputs = read_inputs(options.release, with_control=options.with_control, policy_file=options.policy)
     progress.say(f"plan: {inputs.release.name}")
     signer = read_private_key(options.key) if options.key else None
-    image = compose_for(inputs, options.registry, options.urls, progress)
+    image = compose_for(inputs, options.registry, attached=bool(options.urls), say=progress.say)
     planned = make_plan(inputs, options.urls, options.models, image)
     if signer is not None:
         subject_sha256(planned.plan.subject)  # refuses what nothing can be stated about
-    finished = None if options.fresh or options.urls else _finished_bundle(options.bundles, planned.plan)
+    finished = None if options.fresh or options.urls else finished_bundle(options.bundles, planned.plan)
     if finished is not None:
         progress.say(f"nothing has changed since {finished.root}; nothing is served again")
         verdict = judge_bundle(finished)
@@ -131,96 +124,6 @@ def run_release(options: Options, progress: Progress, console: Console) -> ExitC
     verdict = judge_bundle(run.bundle)
     _report(run, verdict, console)
     return trouble or verdict.result.exit_code
-
-
-def judge_bundle(bundle: Bundle, policy_file: Path | None = None) -> Verdict:
-    """Judges a bundle; needs nothing but the bundle.
-
-    Args:
-        bundle: A bundle, complete or not.
-        policy_file: Used instead of the bundle's own policy.
-
-    Returns:
-        The verdict: the same for the same bundle and policy, byte for byte in its canonical JSON.
-
-    Raises:
-        EvidenceError: The bundle is damaged.
-        UsageError: The policy is wrong.
-    """
-    if (bundle.root / MANIFEST).exists():
-        verify(bundle)
-    policy, digest = read_policy(bundle, policy_file)
-    return judge(read_record(bundle), policy, digest)
-
-
-def sign_sealed(bundle: Bundle, key: Path) -> Verdict:
-    """Signs a bundle that was sealed without a key, after judging it again.
-
-    Args:
-        bundle: A sealed bundle.
-        key: The private key.
-
-    Returns:
-        The verdict that was signed, whatever it is.
-
-    Raises:
-        EvidenceError: The bundle is damaged, was never sealed, or its verdict is not what its evidence gives.
-        UsageError: The key is wrong, or the verdict binds to nothing.
-    """
-    signer = read_private_key(key)
-    verify(bundle)
-    verdict = judge_bundle(bundle)
-    check_written_verdict(bundle, verdict)
-    sign_bundle(bundle, verdict, signer)
-    return verdict
-
-
-def judge_foreign(
-    baseline: Sequence[Path],
-    candidate: Sequence[Path],
-    control: Sequence[Path],
-    *,
-    run_date: str,
-    policy_file: Path | None = None,
-) -> Verdict:
-    """Judges transcripts that were made elsewhere.
-
-    Args:
-        baseline: Files of the baseline's runs.
-        candidate: Files of the candidate's run.
-        control: Files of the control's run; none leaves the verdict at best inconclusive.
-        run_date: ISO date that waivers' expiry is compared with.
-        policy_file: The policy; None takes the defaults of the format.
-
-    Returns:
-        The verdict.
-
-    Raises:
-        UsageError: A file is not what it should be, or the policy is wrong.
-    """
-    policy, digest = read_policy_file(policy_file)
-    return judge(read_foreign(baseline, candidate, control, run_date=run_date), policy, digest)
-
-
-def _bundles_of(directory: Path) -> list[Bundle]:
-    """Bundles, newest first; also of other releases: arms are the same where their digests are."""
-    roots = [path for path in directory.glob("*") if (path / "run.json").is_file()]
-    return [Bundle(path) for path in sorted(roots, key=lambda path: path.stat().st_mtime_ns, reverse=True)]
-
-
-def _finished_bundle(directory: Path, plan: Plan) -> Bundle | None:
-    for bundle in _bundles_of(directory):
-        if _state(bundle) == ("complete", plan.plan_id) and (bundle.root / MANIFEST).exists():
-            return bundle
-    return None
-
-
-def _state(bundle: Bundle) -> tuple[str, str]:
-    try:
-        state = bundle.read("run.json", RunState)
-    except EvidenceError:
-        return ("unreadable", "")
-    return (state.status, state.plan_id)
 
 
 def _open_run(
@@ -244,81 +147,18 @@ def _open_run(
         bundle.write_bytes(name, text.encode())
     run = Run(options, inputs, planned, bundle, state, progress, signer)
     if not options.fresh and not options.urls:
-        _adopt(run)
+        adopted = adopt_arms(plan, bundle, options.bundles, progress.say)
+        if adopted:
+            run.state = replace(state, adopted=adopted)
+            bundle.write("run.json", run.state)
     return run
-
-
-def _adopt(run: Run) -> None:
-    """Takes over the arms that an earlier run with the same inputs has finished.
-
-    All of them come from one bundle, and the baseline is the first: the others were driven with its tokens.
-    """
-    best: tuple[int, Bundle | None] = (0, None)
-    for bundle in _bundles_of(run.options.bundles):
-        count = _adoptable(bundle, run.plan)
-        if count > best[0]:
-            best = (count, bundle)
-    count, source = best
-    if source is None:
-        return
-    for planned in run.plan.arms[:count]:
-        shutil.copytree(source.arm(planned.arm), run.bundle.arm(planned.arm))
-        run.progress.say(f"{planned.arm}: unchanged, taken from {source.root.name}")
-    adopted = tuple((str(planned.arm), source.root.name) for planned in run.plan.arms[:count])
-    run.state = replace(run.state, adopted=adopted)
-    run.bundle.write("run.json", run.state)
-
-
-def _adoptable(bundle: Bundle, plan: Plan) -> int:
-    """How many of the plan's first arms the bundle has finished with the same inputs."""
-    if not (bundle.root / MANIFEST).exists():
-        return 0
-    try:
-        verify(bundle)
-        old = {arm.arm: arm.stage_sha256 for arm in bundle.read("plan.json", Plan).arms}
-        ends = {
-            arm: bundle.read(f"arms/{arm}/arm.json", ArmRecord).state for arm in old if _ended(bundle, arm)
-        }
-    except EvidenceError:
-        return 0
-    same = (
-        old.get(planned.arm) == planned.stage_sha256 and ends.get(planned.arm) in _FINAL
-        for planned in plan.arms
-    )
-    return sum(1 for _ in itertools.takewhile(bool, same))
-
-
-def _ended(bundle: Bundle, arm: Arm) -> bool:
-    return (bundle.arm(arm) / "arm.json").exists()
-
-
-def compose_for(
-    inputs: Inputs, registry: str, urls: Mapping[Arm, str], progress: Progress
-) -> Composed | None:
-    """Composes the image of a release that is served in containers.
-
-    Args:
-        inputs: The release.
-        registry: ``HOST:PORT`` of the registry for staging.
-        urls: Where attached servers listen; with them no image is needed.
-        progress: Tells the user what happens.
-
-    Returns:
-        The image; None where the release is served without one.
-
-    Raises:
-        QualifyError: It could not be composed.
-    """
-    if inputs.release.serving.launcher != "docker" or urls:
-        return None
-    return compose_stage(inputs, registry, progress.say)
 
 
 def _inspect(run: Run) -> bool:
     """Inspects the image, where there is one; False where nothing may be served from it."""
     if run.planned.image is None:
         return True
-    earlier = [] if run.options.fresh else _bundles_of(run.options.bundles)
+    earlier = [] if run.options.fresh else bundles_of(run.options.bundles)
     gpus = run.inputs.release.serving.container.gpus
     try:
         good = inspect_stage(run.planned.image, run.bundle, earlier, gpus=gpus, say=run.progress.say)
@@ -341,7 +181,7 @@ def _serve(run: Run) -> ExitCode | None:
     """
     outcome: tuple[str, ExitCode | None] = ("", None)
     for planned in run.plan.arms:
-        if _ended(run.bundle, planned.arm):
+        if arm_ended(run.bundle, planned.arm):
             record = run.bundle.read(f"arms/{planned.arm}/arm.json", ArmRecord)
         else:
             try:

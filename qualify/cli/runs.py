@@ -24,9 +24,11 @@ from qualify.evidence.bundle import Bundle
 from qualify.evidence.digests import canonical_json
 from qualify.findings import Verdict
 from qualify.images.commands import registry_option
+from qualify.images.stage import compose_for
 from qualify.inputs import read_inputs
+from qualify.judging import judge_bundle, judge_foreign
 from qualify.loopback import loopback_url
-from qualify.pipeline import Options, compose_for, judge_bundle, judge_foreign, run_release
+from qualify.pipeline import Options, run_release
 from qualify.planning import make_plan
 from qualify.reporting.progress import Progress
 from qualify.reporting.terminal import print_verdict
@@ -128,7 +130,7 @@ def plan_command(release: Path, models: Path, no_control: bool, policy: Path | N
     The plan of a release that is served in containers names its image, which is therefore built.
     """
     inputs = read_inputs(release, with_control=not no_control, policy_file=policy)
-    image = compose_for(inputs, registry, {}, Progress())
+    image = compose_for(inputs, registry, attached=False, say=Progress().say)
     planned = make_plan(inputs, {}, models, image).plan
     sys.stdout.buffer.write(canonical_json({"plan_id": planned.plan_id, "plan": planned}))
     return ExitCode.QUALIFIED

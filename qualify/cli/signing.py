@@ -15,7 +15,7 @@ from qualify.evidence.digests import canonical_json
 from qualify.evidence.signature import generate_key, read_public_key
 from qualify.evidence.statement import Statement, sha256_of
 from qualify.evidence.verification import check_age, verify_bundle, verify_statement
-from qualify.pipeline import sign_sealed
+from qualify.signing import sign_sealed
 
 
 @click.command("keygen", epilog=EXIT_CODES)

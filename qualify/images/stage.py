@@ -82,6 +82,28 @@ def compose_stage(inputs: Inputs, registry: str, say: Callable[[str], None]) -> 
     return Composed(lock=lock, identity=identity)
 
 
+def compose_for(
+    inputs: Inputs, registry: str, *, attached: bool, say: Callable[[str], None]
+) -> Composed | None:
+    """Composes the image of a release, if it is served from one.
+
+    Args:
+        inputs: The release.
+        registry: ``HOST:PORT`` of the registry for staging.
+        attached: True where servers run already; then no image is needed.
+        say: Told what happens.
+
+    Returns:
+        The image; None where the release is served without one.
+
+    Raises:
+        QualifyError: It could not be composed.
+    """
+    if inputs.release.serving.launcher != "docker" or attached:
+        return None
+    return compose_stage(inputs, registry, say)
+
+
 def inspect_stage(
     composed: Composed,
     bundle: Bundle,

@@ -12,7 +12,7 @@ from qualify.errors import EvidenceError
 from qualify.evidence.bundle import Bundle
 from qualify.evidence.digests import canonical_json
 from qualify.findings import Result
-from qualify.pipeline import judge_bundle
+from qualify.judging import judge_bundle
 
 EVIDENCE = Path(__file__).parents[2] / "reports/evidence/h200"
 ROWS_AFTER_0 = tuple(range(1, 16))

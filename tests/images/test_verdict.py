@@ -8,7 +8,7 @@ from qualify.evidence.bundle import INSPECTIONS, Bundle
 from qualify.evidence.recording import read_record
 from qualify.findings import Finding, Result, Weight
 from qualify.images.checks import PLUGIN, VLLM, bad, good
-from qualify.pipeline import judge_bundle
+from qualify.judging import judge_bundle
 from qualify.plan import Plan
 from tests.projects import Project
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from qualify.evidence.bundle import MANIFEST, Bundle, verify
 from qualify.evidence.digests import canonical_json, sha256_file
-from qualify.pipeline import judge_bundle
+from qualify.judging import judge_bundle
 
 _MADE_FROM_THE_VERDICT = ("receipt.json", "junit.xml", "summary.txt")
 
