@@ -1,4 +1,7 @@
-"""What the vLLM plugin does on a GPU: the stride fix, a control arm's fault, the record of the steps."""
+"""What the vLLM plugin does on a GPU.
+
+Another release's builder, the stride fix, a control arm's fault, and the record of the steps, in this order.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pathlib import Path
 from ds4_kernels.c128a.faulty import MetadataFault
 from ds4_kernels.faults import FAULT_VARIABLE, FaultForm, requested_fault
 from ds4_kernels.fix.control import install_metadata_fault
+from ds4_kernels.fix.released_builder import install_released_builder, read_released_builder
 from ds4_kernels.fix.stride import StrideFixReport, find_builder_module, install_stride_fix
 from ds4_kernels.step_recorder import step_log_path
 
@@ -21,8 +25,8 @@ def install_on_gpu(environment: Mapping[str, str]) -> StrideFixReport:
     """Install the stride fix where it is needed, and what else the environment names; once in a process.
 
     Args:
-        environment: the process's environment: ``DS4_STRIDE_FIX``, ``DS4_FAULT``, ``DS4_FAULT_CONFIRM``,
-            ``DS4_STEP_LOG``.
+        environment: the process's environment: ``DS4_RELEASED_BUILDER`` with its digest, ``DS4_STRIDE_FIX``,
+            ``DS4_FAULT``, ``DS4_FAULT_CONFIRM``, ``DS4_STEP_LOG``.
 
     Returns:
         What was found and done; it is logged, too.
@@ -37,6 +41,10 @@ def install_on_gpu(environment: Mapping[str, str]) -> StrideFixReport:
     if fault is not None and not fault.in_metadata:
         raise ValueError(f"{FAULT_VARIABLE}={fault.name} cannot be put into a GPU server: unset it")
     log = step_log_path(environment)
+    released = read_released_builder(environment)
+    if released is not None:
+        install_released_builder(find_builder_module(), released)
+        logger.warning("%s", released)
     report = install_stride_fix(environment)
     logger.info("%s", report)
     if fault is not None:

@@ -158,7 +158,7 @@ def install_in_module(module: ModuleType, policy: StrideFixPolicy) -> StrideFixR
     replace = layout is RowLayout.PACKED or policy is StrideFixPolicy.ALWAYS
     if replace:
         fixed = as_vllm_function(build_on_device, design, original)
-        for holder in _holders(original):
+        for holder in modules_holding(original):
             setattr(holder, BUILDER_FUNCTION, fixed)
     _check_when_made(owner, getattr(module, BUILDER_FUNCTION))
     return StrideFixReport(policy, name, layout, replace)
@@ -276,8 +276,15 @@ def build_on_device(
     return build_triton(batch, buffers, dcp, design)
 
 
-def _holders(function: VllmFunction) -> list[ModuleType]:
-    """Give the loaded modules that hold the function under its name, its own and those that imported it."""
+def modules_holding(function: VllmFunction) -> list[ModuleType]:
+    """Give the loaded modules of vLLM that hold the function, its own and those that imported it.
+
+    Args:
+        function: a ``build_c128a_topk_metadata``.
+
+    Returns:
+        The modules in which it has to be replaced.
+    """
     loaded = [module for name, module in sys.modules.items() if name.startswith("vllm.")]
     return [module for module in loaded if vars(module).get(BUILDER_FUNCTION) is function]
 

@@ -80,6 +80,7 @@ def test_the_policy_is_taken_from_the_environment(policy, kept):
         ("none", {}, "ds4_kernels: no build_c128a_topk_metadata in"),
         ("right", {"DS4_STRIDE_FIX": "maybe"}, "ds4_kernels: DS4_STRIDE_FIX='maybe' is unknown"),
         ("right", {"DS4_FAULT": "packed-stride"}, "DS4_FAULT_CONFIRM=yes-break-this-server"),
+        ("right", {"DS4_RELEASED_BUILDER": "sparse_mla.py"}, "belong together: set both or none"),
         ("right", {"DS4_REPLAY": "emulated"}, "DS4_REPLAY acts on CPU servers only"),
         (
             "right",
