@@ -197,8 +197,8 @@ def remove(container: Container) -> None:
 @contextlib.contextmanager
 def _started(client: DockerClient, spec: ContainerSpec) -> Iterator[Container]:
     container = create(client, spec)
-    start(container)
     try:
+        start(container)
         yield container
     finally:
         remove(container)
@@ -237,7 +237,7 @@ def run_to_end(client: DockerClient, spec: ContainerSpec, *, within_s: float) ->
 
 
 def sweep(client: DockerClient) -> list[str]:
-    """Removes containers that a harness left behind when it was killed.
+    """Removes containers that a harness of this machine left behind when it was killed.
 
     Args:
         client: The engine.
@@ -249,20 +249,30 @@ def sweep(client: DockerClient) -> list[str]:
     with engine_errors("look for containers that were left behind"):
         found = client.containers.list(all=True, filters={"label": HARNESS_LABEL}, ignore_removed=True)
     for container in found:
-        if not _runs(container.labels[HARNESS_LABEL]):
+        if not _may_run(container.labels[HARNESS_LABEL]):
             remove(container)
             removed.append(str(container.name))
     return removed
 
 
 def _harness() -> str:
-    """This process, told apart from a later one with the same id by when it began."""
-    return f"{os.getpid()}:{psutil.Process().create_time():.2f}"
+    """This process, told apart from a later one with the same id by when it began.
+
+    Process ids mean something only within their namespace; harnesses in containers may share an engine.
+    """
+    return f"{_namespace()}:{os.getpid()}:{psutil.Process().create_time():.2f}"
 
 
-def _runs(harness: str) -> bool:
-    pid, _, began = harness.partition(":")
+def _namespace() -> str:
+    return os.readlink("/proc/self/ns/pid").strip("pid:[]")
+
+
+def _may_run(harness: str) -> bool:
+    """True where a harness runs, or cannot be seen from here."""
     try:
+        namespace, pid, began = harness.split(":")
+        if namespace != _namespace():
+            return True
         return f"{psutil.Process(int(pid)).create_time():.2f}" == began
     except (psutil.NoSuchProcess, ValueError):
         return False

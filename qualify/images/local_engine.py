@@ -21,11 +21,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import docker
+import psutil
 from docker.errors import DockerException
 from requests.exceptions import RequestException
 
 from qualify.errors import ExitCode, MachineryError, QualifyError
-from qualify.images.registry_process import local_registry, stop
+from qualify.images.children import start_child, stop
+from qualify.images.registry_process import local_registry
 
 REGISTRY_VARIABLE = "QUALIFY_REGISTRY"
 _DAEMON = "dockerd"
@@ -61,14 +63,8 @@ def local_engine(folder: Path) -> Iterator[str]:
     folder.mkdir(parents=True, exist_ok=True)
     host = f"unix://{folder}/docker.sock"
     log = folder / "dockerd.log"
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            _daemon_command(program, folder, host),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    _wait_until_gone(folder)
+    process = start_child(_daemon_command(program, folder, host), log)
     try:
         _wait_until_ready(process, host, log)
         yield host
@@ -94,6 +90,32 @@ def _daemon_command(program: str, folder: Path, host: str) -> list[str]:
         "--ip-masq=false",
         "--userland-proxy=false",
     ]
+
+
+def _wait_until_gone(folder: Path) -> None:
+    """An engine whose command was killed ends by itself; its folder is free then.
+
+    Raises:
+        MachineryError: It goes on running: another command uses it.
+    """
+    pidfile = folder / "docker.pid"
+    deadline = time.monotonic() + _STOP_WITHIN_S
+    while _runs(pidfile):
+        if time.monotonic() > deadline:
+            raise MachineryError(
+                "another command uses the private Docker engine of this folder",
+                where=str(folder),
+                advice="Wait for it to end, or give this one a folder of its own (--folder).",
+            )
+        time.sleep(0.2)
+    pidfile.unlink(missing_ok=True)
+
+
+def _runs(pidfile: Path) -> bool:
+    try:
+        return psutil.Process(int(pidfile.read_text())).name() == _DAEMON
+    except (OSError, ValueError, psutil.NoSuchProcess):
+        return False
 
 
 def _answers(host: str) -> bool:

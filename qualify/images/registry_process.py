@@ -14,6 +14,7 @@ import httpx2
 import yaml
 
 from qualify.errors import MachineryError
+from qualify.images.children import start_child, stop
 from qualify.loopback import HOST
 from qualify.serving.process import free_port
 
@@ -59,14 +60,7 @@ def local_registry(folder: Path, port: int | None = None) -> Iterator[Registry]:
     configuration = folder / "config.yml"
     configuration.write_text(_configuration(folder / "data", address), encoding="utf-8")
     log = folder / "registry.log"
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            [program, "serve", str(configuration)],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    process = start_child([program, "serve", str(configuration)], log)
     try:
         _wait_until_ready(process, address, log)
         yield Registry(address, log)
@@ -96,18 +90,3 @@ def _wait_until_ready(process: subprocess.Popen[bytes], address: str, log: Path)
         time.sleep(0.05)
     said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:]
     raise MachineryError(f"the registry did not start at {address}: {' / '.join(said)}", where=str(log))
-
-
-def stop(process: subprocess.Popen[bytes], within_s: float) -> None:
-    """Ends a child process: SIGTERM, and SIGKILL where that is not enough.
-
-    Args:
-        process: The child.
-        within_s: Time between the two.
-    """
-    process.terminate()
-    try:
-        process.wait(within_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

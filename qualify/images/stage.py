@@ -76,6 +76,8 @@ def compose_stage(inputs: Inputs, registry: str, say: Callable[[str], None]) -> 
         UsageError: The release or its lock is wrong.
         MachineryError: Engine, builder or registry failed.
     """
+    for name in sweep(connect()):
+        say(f"removed container {name}, which a killed run had left behind")
     lock, identity = compose(
         inputs, registry=registry, cache=_CACHE, command_line=find_command_line(), say=say
     )
@@ -140,9 +142,7 @@ def inspect_stage(
         shutil.copyfile(source.root / SBOM_FILE, bundle.root / SBOM_FILE)
         say(f"inspect: the same image was inspected in {source.root.name}; taken from there")
     else:
-        client = connect()
-        sweep(client)
-        findings = inspect_image(client, composed.lock, composed.identity, bundle.root, gpus=gpus, say=say)
+        findings = inspect_image(connect(), composed.lock, composed.identity, bundle.root, gpus=gpus, say=say)
         bundle.write(INSPECTIONS, findings)
         bundle.write(f"{INSPECT_FOLDER}/stage.json", wanted)
     return _nothing_against(bundle.read(INSPECTIONS, tuple[Finding, ...]), say)

@@ -86,8 +86,10 @@ def test_run_to_end_gives_both_outputs_and_leaves_nothing():
 
 def test_sweep_removes_only_what_a_dead_harness_left():
     engine = FakeEngine()
-    mine, dead, later = (create(engine, SPEC) for _ in range(3))
-    dead.labels[HARNESS_LABEL] = "4194303:1.00"
-    later.labels[HARNESS_LABEL] = f"{os.getpid()}:1.00"  # the same process id, of another process
+    mine, dead, later, elsewhere = (create(engine, SPEC) for _ in range(4))
+    namespace, pid, began = mine.labels[HARNESS_LABEL].split(":")
+    dead.labels[HARNESS_LABEL] = f"{namespace}:4194303:{began}"
+    later.labels[HARNESS_LABEL] = f"{namespace}:{pid}:1.00"  # the same process id, of another process
+    elsewhere.labels[HARNESS_LABEL] = "1:4194303:1.00"  # in a container: whether it runs cannot be seen
     assert sorted(sweep(engine)) == sorted([dead.name, later.name])
-    assert engine.containers.made == [mine]
+    assert engine.containers.made == [mine, elsewhere]
