@@ -6,8 +6,10 @@ token's text, and the two must agree. Nothing is repaired: what does not fit is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import msgspec
 
@@ -121,12 +123,11 @@ class Answer:
     def _take_logprobs(self, token_ids: list[int], logprobs: _Logprobs | None) -> None:
         if logprobs is None or logprobs.top_logprobs is None:
             raise MalformedAnswerError("logprobs are missing")
-        counts = {
-            len(part) for part in (token_ids, logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs)
-        }
-        if len(counts) != 1:
+        count = len(token_ids)
+        others = (logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs)
+        if any(len(part) != count for part in others):
             raise MalformedAnswerError("token_ids, tokens, token_logprobs and top_logprobs differ in length")
-        if [_token(text) for text in logprobs.tokens] != token_ids:
+        if list(map(_id, logprobs.tokens)) != token_ids:
             raise MalformedAnswerError("token_ids and tokens differ")
         self.logprobs += logprobs.token_logprobs
         for top in logprobs.top_logprobs:
@@ -135,21 +136,51 @@ class Answer:
     def _take_top(self, top: dict[str, float | None]) -> None:
         if len(top) < self.top:
             raise MalformedAnswerError(f"{len(top)} top logprobs, {self.top} asked for")
-        # vLLM lists the emitted token first, wherever it ranks. NaN ranks last. Ties go by id, so that two
-        # servers that agree write the same.
-        ranked = sorted(
-            ((_token(text), value) for text, value in top.items()),
-            key=lambda item: (item[1] is None, -(item[1] or 0.0), item[0]),
-        )[: self.top]
-        self.top_ids.append(tuple(token for token, _ in ranked))
-        self.top_logprobs.append(tuple(value for _, value in ranked))
+        ids, values = tuple(map(_id, top)), tuple(top.values())
+        if not _descends(values):
+            ids, values = _rank(ids, values)
+        self.top_ids.append(ids[: self.top])
+        self.top_logprobs.append(values[: self.top])
 
 
-def _token(text: str) -> int:
-    digits = text.removeprefix(_TOKEN_PREFIX)
-    if digits == text or not digits.isdecimal():
-        raise MalformedAnswerError(f"token ids were asked for, and {text!r} came")
-    return int(digits)
+# operator.gt, called a hundred thousand times a second; on a None it raises TypeError.
+_greater = cast("Callable[[float | None, float | None], bool]", operator.gt)
+
+
+def _descends(values: tuple[float | None, ...]) -> bool:
+    """True where each is a number and smaller than the one before: there is nothing to rank then."""
+    try:
+        return all(map(_greater, values, values[1:]))
+    except TypeError:  # a NaN is among them
+        return False
+
+
+def _rank(
+    ids: tuple[int, ...], values: tuple[float | None, ...]
+) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
+    """Best first. vLLM lists the emitted token first, wherever it ranks.
+
+    NaN ranks last. Ties go by id, so that two servers that agree write the same.
+    """
+    ranked = sorted(
+        zip(ids, values, strict=True), key=lambda item: (item[1] is None, -(item[1] or 0.0), item[0])
+    )
+    return tuple(token for token, _ in ranked), tuple(value for _, value in ranked)
+
+
+class _Ids(dict[str, int]):
+    """Token ids by what stands for them in an answer: each is read once, and is one object ever after."""
+
+    def __missing__(self, text: str) -> int:
+        digits = text.removeprefix(_TOKEN_PREFIX)
+        if digits == text or not digits.isdecimal():
+            raise MalformedAnswerError(f"token ids were asked for, and {text!r} came")
+        self[text] = token = int(digits)
+        return token
+
+
+# As large as the vocabulary that servers answer with.
+_id = _Ids().__getitem__
 
 
 def _excerpt(body: bytes | str) -> str:

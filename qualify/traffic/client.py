@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import httpx2
-import openai
+import msgspec
 
-from qualify.loopback import http_client
 from qualify.traffic.answer import Answer, MalformedAnswerError, ServerSaidError
+from qualify.traffic.connection import ConnectionBrokenError, HttpStatusError, post
 from qualify.transcript import RequestFailure
 
 _LONGEST_MESSAGE = 300
-_DATA = "data:"
-_DONE = "[DONE]"
+_DATA = b"data:"
+_DONE = b"[DONE]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,25 +57,8 @@ class Exchange:
     failure: RequestFailure | None = None
 
 
-@asynccontextmanager
-async def open_client(url: str) -> AsyncIterator[openai.AsyncOpenAI]:
-    """Opens a client for a server on loopback.
-
-    Args:
-        url: The server's base URL.
-
-    Yields:
-        A client that never retries.
-    """
-    http = http_client(url, timeout_s=None)
-    async with openai.AsyncOpenAI(
-        base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=None, http_client=http
-    ) as client:
-        yield client
-
-
 async def complete(
-    client: openai.AsyncOpenAI,
+    url: str,
     model: str,
     request: CompletionRequest,
     exchange: Exchange,
@@ -88,7 +69,7 @@ async def complete(
     """Sends a request and reads its answer. Never raises for what the server does.
 
     Args:
-        client: From `open_client`.
+        url: The server's base URL, on loopback.
         model: Served name.
         request: The request.
         exchange: Filled in as the answer comes, so that a cancelled caller still has what came.
@@ -99,9 +80,12 @@ async def complete(
     Raises:
         asyncio.CancelledError: The caller was cancelled.
     """
+    kind = _Streamed if request.stream else _Whole
+    reader = kind(exchange.answer, on_accepted, on_tokens)
+    headers = {"x-request-id": request.server_request_id}
     try:
         async with asyncio.timeout(request.deadline_s):
-            await _exchange(client, model, request, exchange.answer, on_accepted, on_tokens)
+            await post(url, "/v1/completions", headers, _body(model, request), reader)
         exchange.failure = _incomplete(request, exchange.answer)
     except TimeoutError:
         exchange.failure = _failure("timeout", f"not complete after {request.deadline_s:g} s")
@@ -109,56 +93,66 @@ async def complete(
         exchange.failure = _failure("malformed", str(error))
     except ServerSaidError as error:
         exchange.failure = _failure("http", f"error in mid-answer: {error}", error.status)
-    except openai.APIStatusError as error:
-        exchange.failure = _failure("http", error.response.text or error.message, error.status_code)
-    except (openai.APIConnectionError, httpx2.RequestError) as error:
-        exchange.failure = _connection_failure(error)
+    except HttpStatusError as error:
+        exchange.failure = _failure("http", str(error), error.status)
+    except ConnectionRefusedError as error:
+        exchange.failure = _failure("refused", str(error))
+    except ConnectionBrokenError as error:
+        exchange.failure = _failure("disconnected", str(error))
 
 
-async def _exchange(
-    client: openai.AsyncOpenAI,
-    model: str,
-    request: CompletionRequest,
-    answer: Answer,
-    on_accepted: Callable[[], None],
-    on_tokens: Callable[[int], None],
-) -> None:
-    # The raw response is read: building the client's own objects would cost several times more for each
-    # token than the rest of the harness, and they would let malformed answers through.
-    async with client.completions.with_streaming_response.create(
-        model=model,
-        prompt=[],  # in extra_body instead: the client's conversion walks over every token
-        max_tokens=request.max_tokens,
-        temperature=request.temperature,
-        seed=request.seed,
-        logprobs=request.top_logprobs,
-        stream=request.stream,
-        extra_headers={"X-Request-Id": request.server_request_id},
-        extra_body=_extensions(request),
-    ) as response:
-        on_accepted()
-        if not request.stream:
-            on_tokens(answer.add(await response.read()))
-            return
-        async for line in response.iter_lines():
+class _Whole:
+    """Reads an answer that comes as one body."""
+
+    def __init__(
+        self, answer: Answer, on_accepted: Callable[[], None], on_tokens: Callable[[int], None]
+    ) -> None:
+        self._answer = answer
+        self._on_tokens = on_tokens
+        self._came = b""
+        self.begin = on_accepted
+
+    def piece(self, data: bytes) -> bool:
+        self._came += data
+        return False
+
+    def end(self) -> None:
+        self._on_tokens(self._answer.add(self._came))
+
+
+class _Streamed(_Whole):
+    """Reads server-sent events, one chunk of the answer each."""
+
+    def piece(self, data: bytes) -> bool:
+        *lines, self._came = (self._came + data).split(b"\n")
+        for line in lines:
             if line.startswith(_DATA):
-                data = line.removeprefix(_DATA).strip()
-                if data == _DONE:
-                    return
-                on_tokens(answer.add(data))
-        raise httpx2.RemoteProtocolError(f"the stream ended without {_DONE}")
+                body = line[len(_DATA) :].strip()
+                if body == _DONE:
+                    return True
+                self._on_tokens(self._answer.add(body))
+        return False
+
+    def end(self) -> None:
+        raise ConnectionBrokenError(f"the stream ended without {_DONE.decode()}")
 
 
-def _extensions(request: CompletionRequest) -> dict[str, object]:
-    extensions: dict[str, object] = {
-        "prompt": list(request.prompt),
+def _body(model: str, request: CompletionRequest) -> bytes:
+    asked: dict[str, object] = {
+        "model": model,
+        "prompt": request.prompt,
+        "max_tokens": request.max_tokens,
+        "temperature": request.temperature,
+        "seed": request.seed,
+        "logprobs": request.top_logprobs,
+        "stream": request.stream,
         "ignore_eos": True,
         "return_token_ids": True,
         "return_tokens_as_token_ids": True,
     }
     if request.forced is not None:
-        extensions["vllm_xargs"] = {"forced_token_ids": list(request.forced)}
-    return extensions
+        asked["vllm_xargs"] = {"forced_token_ids": request.forced}
+    return msgspec.json.encode(asked)
 
 
 def _incomplete(request: CompletionRequest, answer: Answer) -> RequestFailure | None:
@@ -174,12 +168,6 @@ def _incomplete(request: CompletionRequest, answer: Answer) -> RequestFailure | 
     if answer.finish_reason is None:
         return _failure("incomplete", "all tokens came, but no finish reason")
     return None
-
-
-def _connection_failure(error: Exception) -> RequestFailure:
-    cause = error.__cause__ or error
-    kind = "refused" if isinstance(cause, httpx2.ConnectError) else "disconnected"
-    return _failure(kind, f"{type(cause).__name__}: {cause}")
 
 
 def _failure(kind: str, message: str, status: int | None = None) -> RequestFailure:

