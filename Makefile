@@ -23,6 +23,8 @@ KERNEL_SOURCES := $(shell find kernels -type f \( -name '*.py' -o -name '*.c' -o
 # Runs a command with a Docker engine and a registry on 127.0.0.1; starts, and stops, what is not there.
 WITH_ENGINE := $(VENV)/bin/python -m qualify.images.local_engine --
 WHEELS := .cache/wheels
+# Tests wait for servers more than they compute: more workers than cores.
+WORKERS ?= 4
 TEST_ARGS ?=
 QUALIFY_ARGS ?=
 PUBLISH_ARGS ?=
@@ -66,12 +68,12 @@ publish: install $(KEY)  ## Sign the newest bundle of IMAGE_RELEASE and promote 
 	    $(VENV)/bin/qualify publish $(BUNDLE) --key $(KEY).pub --to $(TO) $(if $(wildcard $(PUBLICATION)),--policy $(PUBLICATION)) $(PUBLISH_ARGS)'
 
 test: install install-serving $(CONTRACTS)/.installed  ## Run the tests (default ones; the slow ones: make test-slow)
-	$(VENV)/bin/python -m pytest -m "not slow" --ignore tests/kernels $(TEST_ARGS)
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadscope -m "not slow" --ignore tests/kernels $(TEST_ARGS)
 	$(SERVING)/bin/python -m pytest -m "not slow" tests/kernels --ignore tests/kernels/c128a $(TEST_ARGS)
 	PYTHONPATH=kernels $(CONTRACTS)/bin/python -m pytest --confcutdir tests/kernels/c128a tests/kernels/c128a $(TEST_ARGS)
 
 test-slow: install install-serving  ## Run the long end-to-end tests, on a real server and on failing ones
-	$(VENV)/bin/python -m pytest -m "slow and not docker" --ignore tests/kernels $(TEST_ARGS)
+	$(VENV)/bin/python -m pytest -n 2 --dist loadscope -m "slow and not docker" --ignore tests/kernels $(TEST_ARGS)
 
 test-registry: install  ## Run the tests on a real registry (needs docker-registry, no Docker)
 	$(VENV)/bin/python -m pytest -m docker tests/registry $(TEST_ARGS)

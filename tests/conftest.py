@@ -3,9 +3,14 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from qualify.errors import ExitCode
 from tests.projects import Project, make_project
+
+# The machines are noisy: how long an example takes says nothing.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture

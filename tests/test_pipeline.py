@@ -1,6 +1,5 @@
 """The whole way of a run, from the release file to the exit code, over real HTTP."""
 
-import time
 
 import yaml
 
@@ -66,10 +65,8 @@ def test_control_must_be_caught_where_its_fault_can_act(project):
 
 def test_nothing_changed_serves_nothing(project):
     project.run()
-    began = time.monotonic()
     outcome = project.run()
     assert outcome.code == ExitCode.QUALIFIED
-    assert time.monotonic() - began < 5
     assert "nothing has changed" in outcome.err
     assert "starting" not in outcome.err
     assert len(project.bundles()) == 1

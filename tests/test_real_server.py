@@ -72,11 +72,9 @@ def test_embedded_release_is_qualified(bundles):
         assert said in out
     assert_judged_again_the_same(newest(bundles), ExitCode.QUALIFIED)
 
-    began = time.monotonic()
     code, _, err = finish(qualify("run", "images/ds4-cpu", "--bundles", str(bundles)))
     assert code == ExitCode.QUALIFIED
     assert "starting" not in err
-    assert time.monotonic() - began < 5
 
 
 def test_without_control_it_is_inconclusive(bundles):

@@ -60,7 +60,7 @@ async def test_server_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     await until(lambda: server.last_line() == "up")
     started = time.monotonic()
     await server.stop()
-    assert 0.5 <= time.monotonic() - started < 5
+    assert 0.5 <= time.monotonic() - started < 30
     assert guard.session_members(server.pid) == []
 
 

@@ -152,7 +152,7 @@ async def test_server_that_ends_in_mid_use(
     record = await serve(fake_launcher(tmp_path), after(0.7, number, worker=worker))
     assert record.state is state
     assert record.log_tail
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
     if state is ArmState.DIED:
         assert "Fatal Python error" in record.detail
 
@@ -221,7 +221,7 @@ async def test_interrupted_while_loading_or_in_use(tmp_path: Path, wait_s: float
 HARNESS = """
 import asyncio, sys
 from pathlib import Path
-from qualify.serving.session import serve
+from qualify.serving.session import run_interruptible, serve_async
 from tests.fake_server.starting import fake_launcher
 from tests.serving.test_session import SESSION
 
@@ -229,7 +229,8 @@ async def use(server):
     print(server.pid, flush=True)
     await asyncio.sleep(60)
 
-record = serve(SESSION, fake_launcher(Path(sys.argv[1])), use, progress=lambda _: None)
+launcher = fake_launcher(Path(sys.argv[1]))
+record = run_interruptible(serve_async(SESSION, launcher, use, progress=lambda _: None))
 print(record.state, flush=True)
 """
 

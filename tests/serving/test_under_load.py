@@ -98,7 +98,7 @@ async def test_each_end_under_load_has_its_state(
     assert record.state is state
     assert detail in record.detail
     assert record.log_tail
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60
     assert [item.phase for item in transcripts[:2]] == ["first", "first"]
     assert {item.failure.kind for item in transcripts if item.failure} <= failures
     assert sum(1 for item in transcripts if item.failure) >= 3
