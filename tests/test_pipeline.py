@@ -1,6 +1,5 @@
 """The whole way of a run, from the release file to the exit code, over real HTTP."""
 
-
 import yaml
 
 from qualify.errors import ExitCode
