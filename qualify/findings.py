@@ -74,6 +74,8 @@ class CoverageCell:
         required: What the policy asks for; empty where it only shows.
         satisfied: None where nothing is required.
         how: How it was measured (step log, transcripts, server metrics).
+        scenario: The scenario that demands it; None for a cell of the whole run.
+        kind: Name of that demand, as in `qualify.requirements.Requirements`; empty just so.
     """
 
     name: str
@@ -81,6 +83,8 @@ class CoverageCell:
     required: str = ""
     satisfied: bool | None = None
     how: str = ""
+    scenario: str | None = None
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

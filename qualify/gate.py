@@ -49,7 +49,7 @@ def judge(record: RunRecord, policy: Policy, policy_sha256: str) -> Verdict:
         *_divergence(candidate),
         *check_oracles(record, policy.decision),
         *_control(record, policy, control),
-        *coverage.shortfalls(cells),
+        *coverage.shortfalls(cells, policy.coverage),
     ]
     findings = [_waive(finding, policy.waivers, record.run_date) for finding in findings]
     return _verdict(record, policy_sha256, findings, cells, judged)

@@ -11,6 +11,24 @@ from qualify.scenario import Name
 from qualify.yamlsource import Strict
 
 Share = Annotated[float, Field(ge=0, le=1)]
+Demanded = Literal[
+    "rows",
+    "padded_rows",
+    "straddled_tokens",
+    "identical_prompts",
+    "in_flight",
+    "warmup_requests",
+    "decoded_tokens",
+    "prefix_hits",
+    "prefix_hit_tokens",
+    "prompt_tails",
+    "preemptions",
+    "kv_cache_share",
+    "prefill_during_decode",
+    "speculation",
+]
+"""The fields of `qualify.requirements.Requirements`."""
+
 Sentence = Annotated[str, StringConstraints(min_length=10)]
 
 
@@ -62,11 +80,19 @@ class CoveragePolicy(Strict):
         minimum_rows: At least one decode step had so many rows.
         replay_share: Share of all-decode steps of the candidate that must have been replays.
         judged_positions: Positions that must have been compared in one run.
+        active_widths: Active widths of the C128A metadata rows, in entries, that must each have been seen in
+            a decode step of the candidate.
+        graph_rows: Graph sizes that must each have replayed a whole decode step of the candidate.
+        limitations_only: Demands of scenarios whose shortfall is said as a limitation; that of any other
+            leaves the run inconclusive: what was not reached was not tested.
     """
 
     minimum_rows: Annotated[int, Field(ge=2)] = 2
     replay_share: Share = 0.95
     judged_positions: Annotated[int, Field(ge=1)] = 1
+    active_widths: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False)] = ()
+    graph_rows: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False)] = ()
+    limitations_only: Annotated[tuple[Demanded, ...], Field(strict=False)] = ()
 
 
 class Waiver(Strict):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from qualify.findings import Finding
+from qualify.probe import ProbeRecord
 from qualify.requirements import NOTHING, Requirements
 from qualify.runtable import RunTable
 from qualify.steps import Step as Step
@@ -124,6 +125,7 @@ class RunRecord:
         runs: Transcripts of each run (see `qualify.runtable.collect`).
         steps: Engine steps of each arm, where its server recorded them (see `qualify.steps.collect_steps`).
         graphs: What each arm's server itself says of its CUDA graphs, where it says anything.
+        probes: What the probes of each arm measured; none where nothing was.
         control_configured: False where the control was switched off.
         incomplete: Why evidence is not complete; empty where it is.
         inspections: What was found in the image before it was served; a missing look is a finding too.
@@ -142,6 +144,7 @@ class RunRecord:
     runs: Mapping[RunKey, RunTable]
     steps: Mapping[Arm, StepTable] = field(default_factory=dict)
     graphs: Mapping[Arm, GraphCounts] = field(default_factory=dict)
+    probes: Mapping[Arm, ProbeRecord] = field(default_factory=dict)
     control_configured: bool
     incomplete: tuple[str, ...] = ()
     inspections: tuple[Finding, ...] = ()

@@ -61,6 +61,7 @@ class StepTable:
         step: int32 [E], the step that the row belongs to.
         request: int32 [E], index into `server_request_ids`.
         row: int32 [E], row of the batch's decode metadata.
+        computed: int32 [E], tokens in the KV cache before the step.
         reached: int32 [E], tokens in the KV cache after the step: computed plus scheduled.
         server_request_ids: The ids that occur.
     """
@@ -73,6 +74,7 @@ class StepTable:
     step: npt.NDArray[np.int32]
     request: npt.NDArray[np.int32]
     row: npt.NDArray[np.int32]
+    computed: npt.NDArray[np.int32]
     reached: npt.NDArray[np.int32]
     server_request_ids: tuple[str, ...]
 
@@ -84,7 +86,7 @@ def collect_steps(steps: Iterable[Step]) -> StepTable:
         steps: One arm's steps in the order in which they ran.
     """
     decode, replayed, whole = array("b"), array("b"), array("b")
-    rows, padded, step_of, request, row, reached = (array("i") for _ in range(6))
+    rows, padded, step_of, request, row, computed, reached = (array("i") for _ in range(7))
     known: dict[str, int] = {}
     for number, step in enumerate(steps):
         decode.append(step.kind == DECODE)
@@ -96,6 +98,7 @@ def collect_steps(steps: Iterable[Step]) -> StepTable:
             step_of.append(number)
             request.append(known.setdefault(entry.server_request_id, len(known)))
             row.append(entry.row)
+            computed.append(entry.computed_tokens)
             reached.append(entry.computed_tokens + entry.scheduled_tokens)
     return StepTable(
         decode=np.array(decode, dtype=bool),
@@ -106,6 +109,7 @@ def collect_steps(steps: Iterable[Step]) -> StepTable:
         step=np.array(step_of, dtype=np.int32),
         request=np.array(request, dtype=np.int32),
         row=np.array(row, dtype=np.int32),
+        computed=np.array(computed, dtype=np.int32),
         reached=np.array(reached, dtype=np.int32),
         server_request_ids=tuple(known),
     )

@@ -162,6 +162,7 @@ def _steps(arm: Arm, names: Sequence[str], batches: int) -> StepTable:
         step=step,
         request=step // (TOKENS - 1) * ROWS + row,
         row=row,
+        computed=CONTEXT + row + step % (TOKENS - 1),
         reached=CONTEXT + row + 1 + step % (TOKENS - 1),
         server_request_ids=tuple(f"{name}@{key}" for name in names),
     )

@@ -222,6 +222,7 @@ def _steps(files: Iterable[ForeignRun]) -> StepTable | None:
         step=none,
         request=none,
         row=none,
+        computed=none,
         reached=none,
         server_request_ids=(),
     )

@@ -38,9 +38,9 @@ def test_cells_are_measured_and_their_shortfalls_said() -> None:
     assert cells["replays in the baseline"].reached == "0 of 15 steps"
     assert cells["positions compared"].reached == "48"
     assert "eight" in cells["scenarios inside the window in which a packed stride can show"].reached
-    assert not coverage.shortfalls(tuple(cells.values()))
+    assert not coverage.shortfalls(tuple(cells.values()), CoveragePolicy())
     strict = CoveragePolicy(minimum_rows=9, judged_positions=49)
-    short = coverage.shortfalls(coverage.measure(record, strict, 48))
+    short = coverage.shortfalls(coverage.measure(record, strict, 48), strict)
     assert len(short) == 2
     said = coverage.limitations(record, coverage.measure(record, strict, 48))
     assert any("at most 8" in text for text in said)
@@ -67,7 +67,7 @@ def test_nothing_recorded_is_not_measured_and_not_satisfied() -> None:
     unmeasured = [cell for cell in cells if cell.reached == coverage.NOT_MEASURED]
     assert len(unmeasured) == 3
     assert all(cell.satisfied is False for cell in unmeasured)
-    assert len(coverage.shortfalls(cells)) == 3
+    assert len(coverage.shortfalls(cells, CoveragePolicy())) == 3
 
 
 def test_partial_replay_is_short_of_the_share() -> None:
@@ -76,9 +76,10 @@ def test_partial_replay_is_short_of_the_share() -> None:
     whole = steps.whole.copy()
     whole[0] = False
     record = replace(record, steps={**record.steps, Arm.CANDIDATE: replace(steps, whole=whole)})
-    (short,) = coverage.shortfalls(coverage.measure(record, CoveragePolicy(), 48))
+    usual, lenient = CoveragePolicy(), CoveragePolicy(replay_share=0.9)
+    (short,) = coverage.shortfalls(coverage.measure(record, usual, 48), usual)
     assert "9 of 10" in short.summary
-    assert not coverage.shortfalls(coverage.measure(record, CoveragePolicy(replay_share=0.9), 48))
+    assert not coverage.shortfalls(coverage.measure(record, lenient, 48), lenient)
 
 
 def test_what_the_floor_cannot_see_is_said_in_known_units() -> None:

@@ -77,7 +77,7 @@ def test_a_baseline_that_counted_a_graph_is_short(
 ) -> None:
     (cell,) = cells(baseline=GraphCounts(mode="NONE", captured=(), steps=steps)).values()
     assert cell.satisfied is satisfied
-    assert bool(coverage.shortfalls((cell,))) is not satisfied
+    assert bool(coverage.shortfalls((cell,), CoveragePolicy())) is not satisfied
 
 
 def test_servers_that_say_nothing_add_nothing() -> None:

@@ -28,7 +28,7 @@ def unpack(source: Path, target: Path) -> None:
         path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
         path.unlink()
     for name in (MANIFEST, *_MADE_FROM_THE_VERDICT):
-        (target / name).unlink()
+        (target / name).unlink(missing_ok=True)
     verdict = judge_bundle(Bundle(target))
     (target / "verdict.json").write_bytes(canonical_json(verdict))
     files = {

@@ -1,15 +1,17 @@
-"""Which of the required cells the run really reached, by measurement and not by intention."""
+"""The coverage table of a whole run."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterable, Mapping, Sequence
 
-import numpy as np
-
-from qualify.compare.figures import Power, Spread, in_known_units
-from qualify.findings import CoverageCell, Finding, Weight
+from qualify.compare.coverage.demands import demanded
+from qualify.compare.coverage.load import ArmLoad, Load, arm_load
+from qualify.compare.coverage.timeline import most_in_flight
+from qualify.compare.coverage.window import shows_up_to
+from qualify.compare.strata import CONTEXT_EDGES
+from qualify.findings import CoverageCell
 from qualify.policy import CoveragePolicy
-from qualify.record import GraphCounts, RunRecord
+from qualify.record import ExpectedRequest, GraphCounts, RunRecord
 from qualify.steps import StepTable
 from qualify.transcript import Arm
 
@@ -17,15 +19,6 @@ NOT_MEASURED = "not measured"
 STEP_LOG = "step log"
 TRANSCRIPTS = "transcripts"
 SERVER_LOG = "server log"
-ENTRIES_AT_LEAST = 128
-"""Narrowest active width of the C128A metadata rows, in entries, and the unit of their capacity."""
-
-RULE_OF_THREE = 3
-"""An event that did not happen in n tries has a probability below 3/n, with 95%."""
-
-GENTLEST_KNOWN = 0.0006
-"""Nats: excess of the mean divergence where the newest compressed entry is missing in every row, measured on
-an H200 with a small DeepSeek V4 whose floor is 0.0033 nats."""
 
 
 def measure(record: RunRecord, policy: CoveragePolicy, compared: int) -> tuple[CoverageCell, ...]:
@@ -37,6 +30,7 @@ def measure(record: RunRecord, policy: CoveragePolicy, compared: int) -> tuple[C
         compared: Positions of the candidate that were compared in its decisive run.
     """
     candidate, baseline = record.steps.get(Arm.CANDIDATE), record.steps.get(Arm.BASELINE)
+    load = arm_load(record, Arm.CANDIDATE)
     return (
         _rows(candidate, policy.minimum_rows),
         _replayed(candidate, policy.replay_share),
@@ -52,6 +46,9 @@ def measure(record: RunRecord, policy: CoveragePolicy, compared: int) -> tuple[C
         ),
         _contexts(record),
         *_window(record),
+        *_loads(load, policy),
+        *_timeline(record),
+        *demanded(record, load),
     )
 
 
@@ -139,27 +136,6 @@ def _contexts(record: RunRecord) -> CoverageCell:
     return CoverageCell(name="contexts of judged requests", reached=reached, how=TRANSCRIPTS)
 
 
-def capacity_entries(max_model_len: int, ratio: int) -> int:
-    """Row width of the preallocated buffers: ``round_up(ceil(max_model_len / ratio), 128)``."""
-    return math.ceil(math.ceil(max_model_len / ratio) / ENTRIES_AT_LEAST) * ENTRIES_AT_LEAST
-
-
-def shows_up_to(max_model_len: int, ratio: int) -> int | None:
-    """Longest context in a batch at which a packed stride still differs from the capacity stride.
-
-    The packed width is ``next_pow2(longest // ratio)``, at least 128 and at most capacity, so the rows differ
-    while ``longest // ratio`` is at most the largest power of two below capacity.
-
-    Returns:
-        Tokens; None where it never differs.
-    """
-    capacity = capacity_entries(max_model_len, ratio)
-    if capacity <= ENTRIES_AT_LEAST:
-        return None
-    width = 1 << ((capacity - 1).bit_length() - 1)
-    return (width + 1) * ratio - 1
-
-
 def _window(record: RunRecord) -> tuple[CoverageCell, ...]:
     if record.max_model_len is None or record.compress_ratio is None:
         return ()
@@ -175,92 +151,85 @@ def _window(record: RunRecord) -> tuple[CoverageCell, ...]:
     return (CoverageCell(name=name, reached=f"{reached} ({what})", how=TRANSCRIPTS),)
 
 
-def longest_context(requests: tuple) -> int:  # type: ignore[type-arg]
+def longest_context(requests: Sequence[ExpectedRequest]) -> int:
     """Longest context that any judged request reaches, prompt and generated tokens together."""
     return max(
         (request.context_tokens + request.max_tokens for request in requests if request.judged), default=0
     )
 
 
-def shortfalls(cells: tuple[CoverageCell, ...]) -> list[Finding]:
-    """One finding for each required cell that was not reached."""
-    return [
-        Finding(
-            rule="coverage",
-            weight=Weight.UNTESTED,
-            summary=f"Coverage: {cell.name}: {cell.reached}; required {cell.required}.",
-            advice="Record the server's steps."
-            if cell.reached == NOT_MEASURED
-            else "Send a load that reaches it, or serve so that it can be reached.",
+def _loads(arm: ArmLoad | None, policy: CoveragePolicy) -> Iterable[CoverageCell]:
+    """What the candidate's steps show of its load."""
+    widths, graphs = "active widths of decode steps", "graphs that replayed a decode step as a whole"
+    if arm is None:
+        for name, wanted in ((widths, policy.active_widths), (graphs, policy.graph_rows)):
+            if wanted:
+                yield _unmeasured(name, listed(wanted))
+        return
+    load = arm.of()
+    if load.graphs or policy.graph_rows:
+        yield _each(graphs, listed(load.graphs), load.graphs, policy.graph_rows, "rows")
+    if load.graphs:
+        reached = f"{load.padded} steps padded, {load.exact} exact"
+        yield CoverageCell(name="padding of replayed decode steps", reached=reached, how=STEP_LOG)
+    if load.widths is not None or policy.active_widths:
+        seen = load.widths or {}
+        yield _each(widths, counts(seen), seen, policy.active_widths, "entries")
+    for name, reached in (
+        ("contexts alive in the same decode step", said_of_contexts(load)),
+        ("prompts found in the prefix cache", said_of_hits(load)),
+        ("preemptions", str(load.preemptions)),
+        ("steps with a prefill during decode", str(load.prefill_beside)),
+        ("speculative decoding", "seen" if load.speculating else "none seen"),
+    ):
+        yield CoverageCell(name=name, reached=reached, how=STEP_LOG)
+
+
+def _each(name: str, said: str, seen: Iterable[int], wanted: Sequence[int], unit: str) -> CoverageCell:
+    return CoverageCell(
+        name=name,
+        reached=f"{said} {unit}" if said else NOT_MEASURED,
+        required=listed(wanted),
+        satisfied=set(wanted) <= set(seen) if wanted else None,
+        how=STEP_LOG,
+    )
+
+
+def counts(seen: Mapping[int, int]) -> str:
+    """Values with how many steps had each, e.g. ``128 (70 times), 256 (6 times)``."""
+    return ", ".join(f"{value} ({count} times)" for value, count in seen.items())
+
+
+def listed(wanted: Iterable[int]) -> str:
+    """Values that must each be seen; empty where there are none."""
+    return ", ".join(map(str, wanted))
+
+
+def said_of_contexts(load: Load) -> str:
+    """The widest mix of contexts in one step, and the edges between some step's contexts."""
+    if not load.straddling:
+        return "never two"
+    low, high = max(load.straddling, key=lambda pair: pair[1] - pair[0])
+    edges = [edge for edge in CONTEXT_EDGES if load.straddled(edge)]
+    across = f", on both sides of {listed(edges)}" if edges else ""
+    return f"{low} beside {high} tokens{across}"
+
+
+def said_of_hits(load: Load) -> str:
+    """How many prompts were found in the prefix cache, and how much of them."""
+    if not load.prefix_hits:
+        return f"none of {load.requests}"
+    return (
+        f"{len(load.prefix_hits)} of {load.requests}, {load.prefix_hits[0]} to {load.prefix_hits[-1]} tokens"
+    )
+
+
+def _timeline(record: RunRecord) -> Iterable[CoverageCell]:
+    runs = [run for key, run in record.runs.items() if key.arm is Arm.CANDIDATE]
+    most = max((most_in_flight(run.heads) for run in runs), default=0)
+    longest = max((head.length for run in runs for head in run.heads if head.judged), default=0)
+    if most:
+        yield CoverageCell(name="requests in flight at one time", reached=f"at most {most}", how=TRANSCRIPTS)
+        yield CoverageCell(
+            name="tokens generated by one judged request", reached=f"at most {longest}", how=TRANSCRIPTS
         )
-        for cell in cells
-        if cell.satisfied is False
-    ]
-
-
-def limitations(record: RunRecord, cells: tuple[CoverageCell, ...]) -> list[str]:
-    """What was not covered, in sentences made from the coverage table."""
-    said = [
-        f"{cell.name[:1].upper()}{cell.name[1:]}: {cell.reached}."
-        for cell in cells
-        if cell.satisfied is False or cell.reached == NOT_MEASURED
-    ]
-    lengths = [
-        request.context_tokens + request.max_tokens
-        for scenario in record.scenarios
-        for request in scenario.requests
-    ]
-    if lengths:
-        said.append(
-            f"No context longer than {max(lengths)} tokens was tried"
-            + (f", of {record.max_model_len} that the server accepts." if record.max_model_len else ".")
-        )
-    steps = record.steps.get(Arm.CANDIDATE)
-    if steps is not None and steps.decode.any():
-        sizes = np.unique(steps.rows[steps.decode])
-        said.append(
-            f"No decode step had more than {int(sizes.max())} rows; seen were "
-            f"{', '.join(str(int(size)) for size in sizes)}."
-        )
-    return said
-
-
-def quiet(floor: Spread) -> list[str]:
-    """What a floor of exactly zero leaves open.
-
-    Args:
-        floor: Figures of the baseline's runs, which are identical.
-    """
-    if floor.positions < RULE_OF_THREE:
-        return []
-    rarest = floor.positions // RULE_OF_THREE
-    return [
-        f"The floor is exactly zero at {floor.positions} positions, so any difference counts; noise at fewer "
-        f"than 1 of {rarest} positions would not have shown in it (with 95%)."
-    ]
-
-
-def unseen(power: Power) -> list[str]:
-    """What the run's floor could not have shown, in sentences.
-
-    Args:
-        power: What the run could have seen.
-    """
-    if power.share is None:
-        said = [
-            f"No fault could have been found with {power.requests} requests and this floor, however clear."
-        ]
-    else:
-        said = [
-            f"A clear fault that hits fewer than {power.share:.1%} of the requests would have been missed "
-            f"with more than 5% probability: {power.needed} of {power.requests} requests must be hit."
-        ]
-    if power.gentle is None:
-        said.append("A fault that shifts every request a little could not have been found.")
-    elif power.gentle > 0:
-        said.append(
-            f"A fault that adds less than {power.gentle:.2g} nats to every request's mean divergence "
-            f"({in_known_units(power.gentle)}) hides below this floor. For scale: one missing attention key "
-            f"in every row, the gentlest known fault, added {GENTLEST_KNOWN:.2g} nats on a real GPU."
-        )
-    return said
