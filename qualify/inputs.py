@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qualify.errors import UsageError
+from qualify.feasibility import unfulfillable
 from qualify.policy import Policy
 from qualify.release import LocalModel, Release
-from qualify.scenario import Scenario
+from qualify.scenario import Profile, Scenario
+from qualify.scenario.reading import ScenarioFile, read_scenario
 from qualify.yamlsource import Problem, Source, parse, refuse
 
 
@@ -23,6 +25,7 @@ class Inputs:
         scenarios: Its scenarios, in the release's order.
         policy: The policy.
         texts: Each file's text by its path within the bundle.
+        profile: The profile that scenarios with profiles are driven in; None where none was chosen.
     """
 
     home: Path
@@ -30,19 +33,27 @@ class Inputs:
     scenarios: tuple[Scenario, ...]
     policy: Policy
     texts: dict[str, str]
+    profile: Profile | None = None
 
     def path(self, name: str) -> Path:
         """A path that the release file names. Links are kept: a virtual environment's interpreter is one."""
         return (self.home / name).absolute()
 
 
-def read_inputs(location: Path, *, with_control: bool = True, policy_file: Path | None = None) -> Inputs:
+def read_inputs(
+    location: Path,
+    *,
+    with_control: bool = True,
+    policy_file: Path | None = None,
+    profile: Profile | None = None,
+) -> Inputs:
     """Reads a release and everything it names.
 
     Args:
         location: The release file, or the directory that holds ``release.yaml``.
         with_control: False leaves the control out.
         policy_file: Used instead of the policy that the release names.
+        profile: Used instead of the profile that the release names.
 
     Returns:
         The inputs, checked one by one and against each other.
@@ -58,6 +69,7 @@ def read_inputs(location: Path, *, with_control: bool = True, policy_file: Path 
         refuse(release)
         raise AssertionError
     home = path.parent
+    chosen = profile or release.profile
     problems: list[Problem] = []
     texts = {"inputs/release.yaml": source.text}
     scenarios = []
@@ -65,13 +77,13 @@ def read_inputs(location: Path, *, with_control: bool = True, policy_file: Path 
         file = _open(Path(os.path.normpath(home / name)), problems)
         if file is None:
             continue
-        scenario = parse(file, Scenario)
-        if isinstance(scenario, list):
-            problems += scenario
+        read = read_scenario(file, chosen)
+        if isinstance(read, list):
+            problems += read
             continue
-        problems += _check_scenario(scenario, file, release)
-        scenarios.append(scenario)
-        texts[f"inputs/scenarios/{scenario.name}.yaml"] = file.text
+        problems += unfulfillable(read.scenario, read.expansion, release)
+        scenarios.append(read.scenario)
+        texts |= _texts(read)
     policy: Policy | list[Problem] = []
     policy_source = _open(policy_file or Path(os.path.normpath(home / release.policy)), problems)
     if policy_source is not None:
@@ -86,7 +98,14 @@ def read_inputs(location: Path, *, with_control: bool = True, policy_file: Path 
     if not with_control:
         arms = release.arms.model_copy(update={"control": None})
         release = release.model_copy(update={"arms": arms})
-    return Inputs(home=home, release=release, scenarios=tuple(scenarios), policy=policy, texts=texts)
+    return Inputs(
+        home=home,
+        release=release,
+        scenarios=tuple(scenarios),
+        policy=policy,
+        texts=texts,
+        profile=chosen,
+    )
 
 
 def _open(path: Path, problems: list[Problem]) -> Source | None:
@@ -98,19 +117,13 @@ def _open(path: Path, problems: list[Problem]) -> Source | None:
         return None
 
 
-def _check_scenario(scenario: Scenario, source: Source, release: Release) -> list[Problem]:
-    problems = []
-    for index, phase in enumerate(scenario.phases):
-        longest = max(phase.context_tokens) + phase.decode_tokens
-        if longest > release.serving.max_model_len:
-            problems.append(
-                Problem(
-                    source.where(("phases", index, "context_tokens")),
-                    f"phase {phase.name!r} reaches {longest} tokens (prompt and generated), "
-                    f"more than the release's max_model_len of {release.serving.max_model_len}",
-                )
-            )
-    return problems
+def _texts(read: ScenarioFile) -> dict[str, str]:
+    """The files that a scenario was made of, by their path within the bundle: itself, and what it names."""
+    own, *named = read.expansion.texts.items()
+    scenario = read.scenario.name
+    return {f"inputs/scenarios/{scenario}.yaml": own[1]} | {
+        f"inputs/scenarios/{scenario}/{name}": text for name, text in named
+    }
 
 
 def _check_release(
@@ -143,10 +156,7 @@ def _check_release(
             )
         )
     requests = sum(
-        len(phase.context_tokens) * phase.repeat
-        for scenario in scenarios
-        for phase in scenario.phases
-        if phase.judged
+        len(phase.asked) * phase.repeat for scenario in scenarios for phase in scenario.phases if phase.judged
     )
     if readable and requests < policy.floor.minimum_requests:
         problems.append(

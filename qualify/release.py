@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from qualify.scenario import Name, Seconds, Tokens
+from qualify.scenario import Name, Profile, Seconds, Tokens
 from qualify.transcript import Arm
 from qualify.yamlsource import Strict
 
@@ -228,6 +228,7 @@ class Release(Strict):
         serving: What all arms share.
         arms: The arms.
         scenarios: Scenario files, relative to the release file.
+        profile: Size in which scenarios with profiles are driven: ``smoke``, ``gate`` or ``soak``.
         policy: The policy file, relative to the release file.
     """
 
@@ -241,6 +242,7 @@ class Release(Strict):
     serving: Serving
     arms: Arms
     scenarios: Annotated[tuple[RelativePath, ...], Field(min_length=1, strict=False)]
+    profile: Profile | None = None
     policy: RelativePath
 
     @model_validator(mode="after")

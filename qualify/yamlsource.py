@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from qualify.errors import UsageError
 
@@ -32,6 +34,20 @@ class Problem:
 
     where: str
     what: str
+
+
+class Located(Protocol):
+    """Plain data of which it is known where each value was written.
+
+    Attributes:
+        data: The data.
+    """
+
+    data: Any
+
+    def where(self, location: Location) -> str:
+        """``file:line:column`` of a value, or of the nearest value around it."""
+        ...
 
 
 class Source:
@@ -96,7 +112,20 @@ class Source:
         return self._place(self._marks.get(known))
 
 
-def parse(source: Source, model: type[Model]) -> Model | list[Problem]:
+_LOCATED = "located"
+
+
+def located(problems: Sequence[tuple[Location, str]]) -> PydanticCustomError:
+    """An error for a validator to raise that finds several things wrong, each in a place of its own.
+
+    Args:
+        problems: (place below the validated value, what is wrong).
+    """
+    text = "; ".join(what for _, what in problems)
+    return PydanticCustomError(_LOCATED, "{text}", {"text": text, "problems": tuple(problems)})
+
+
+def parse(source: Located, model: type[Model]) -> Model | list[Problem]:
     """Checks a file against its type.
 
     Args:
@@ -113,15 +142,37 @@ def parse(source: Source, model: type[Model]) -> Model | list[Problem]:
         locations = [tuple(item["loc"]) for item in items]
         # A list with a wrong item is also reported as too short; that would only confuse.
         return [
-            Problem(source.where(location), _sentence(location, item["msg"], item["type"]))
+            problem
             for item, location in zip(items, locations, strict=True)
             if not any(other != location and other[: len(location)] == location for other in locations)
+            for problem in _problems(source, location, item)
         ]
+
+
+def _problems(source: Located, location: Location, item: ErrorDetails) -> list[Problem]:
+    if item["type"] == _LOCATED:
+        return [Problem(source.where((*location, *at)), what) for at, what in item["ctx"]["problems"]]
+    return [
+        Problem(source.where(location), _sentence(_plain(source.data, location), item["msg"], item["type"]))
+    ]
+
+
+def _plain(data: Any, location: Location) -> Location:
+    """A location without what pydantic puts in for members of unions, which no file has."""
+    plain: Location = ()
+    for part in location:
+        inside = isinstance(data, dict) and part in data
+        inside |= isinstance(data, list | tuple) and isinstance(part, int) and part < len(data)
+        if inside:
+            data = data[part]
+        if inside or (part == location[-1] and isinstance(data, dict)):
+            plain = (*plain, part)
+    return plain
 
 
 def _sentence(location: Location, message: str, kind: str) -> str:
     key = ".".join(str(part) for part in location)
-    if kind == "extra_forbidden":
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"unknown key {key!r}; remove it or correct its spelling"
     if kind == "missing":
         return f"key {key!r} is missing"

@@ -203,9 +203,15 @@ class _Drive:
         task.result()
 
     def _sending(self, scenario: Scenario, planned: PlannedRequest) -> Sending:
-        accepted = asyncio.Event()
+        async def send() -> None:
+            await self._send(planned, self._request(scenario, planned), sending)
+
+        sending = Sending(send, after=planned.after)
+        return sending
+
+    def _request(self, scenario: Scenario, planned: PlannedRequest) -> CompletionRequest:
         forced = self._forced[planned.request_id] if self._run.decode is Decode.FORCED else None
-        request = CompletionRequest(
+        return CompletionRequest(
             server_request_id=f"{self._run}-{planned.scenario}-{planned.phase}-{planned.index}",
             prompt=planned.prompt,
             max_tokens=planned.max_tokens,
@@ -216,17 +222,15 @@ class _Drive:
             stream=scenario.stream,
             deadline_s=scenario.deadline_s,
         )
-        return Sending(lambda: self._send(planned, request, accepted), accepted)
 
-    async def _send(
-        self, planned: PlannedRequest, request: CompletionRequest, accepted: asyncio.Event
-    ) -> None:
+    async def _send(self, planned: PlannedRequest, request: CompletionRequest, sending: Sending) -> None:
         exchange = Exchange(Answer(request.prompt, request.top_logprobs))
         first_token: list[float] = []
 
         def on_tokens(count: int) -> None:
             self._heard = time.monotonic()
             self._tokens += count
+            sending.milestones.add(count)
             if count and not first_token:
                 first_token.append(self._now())
 
@@ -240,7 +244,7 @@ class _Drive:
                 self._served_name,
                 request,
                 exchange,
-                on_accepted=accepted.set,
+                on_accepted=sending.accepted.set,
                 on_tokens=on_tokens,
             )
         except asyncio.CancelledError as error:
@@ -270,8 +274,8 @@ class _Drive:
                     index=planned.index,
                     judged=planned.judged,
                     run=self._run,
-                    prompt_sha256=planned.prompt_sha256,
-                    context_tokens=len(planned.prompt),
+                    prompt_sha256=prompt_digest(request.prompt),
+                    context_tokens=planned.context_tokens,
                     max_tokens=planned.max_tokens,
                     forced_sha256=prompt_digest(request.forced) if request.forced is not None else None,
                     token_ids=tuple(answer.token_ids),

@@ -13,9 +13,10 @@ import numpy as np
 
 from qualify.errors import UsageError
 from qualify.record import ExpectedRequest
-from qualify.scenario import Arrival, Phase, Scenario
+from qualify.scenario import After, Arrival, Asked, Phase, Scenario
 
 _SMALLEST_VOCABULARY = 16
+PlainIds = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +31,29 @@ class Vocabulary:
     size: int
     special: tuple[int, ...]
 
-    def plain(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def plain(self) -> PlainIds:
         """All ids that are not special, sorted: int64, shape ``[size - len(special)]``."""
         return np.setdiff1d(np.arange(self.size, dtype=np.int64), np.array(self.special, dtype=np.int64))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a prompt.
+
+    Attributes:
+        name: Decides its tokens, together with `index` and the scenario's seed.
+        index: See `name`.
+        tokens: How many.
+    """
+
+    name: str
+    index: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlannedRequest:
-    """A request with its prompt.
+    """A request whose prompt is made when it is needed: thousands of prompts at once would fill the memory.
 
     Attributes:
         request_id: ``scenario/phase/index``.
@@ -45,9 +61,12 @@ class PlannedRequest:
         phase: Its phase.
         index: Position within the phase, over all repeats.
         judged: False for warm-up and polluting requests.
-        prompt: Token ids.
-        prompt_sha256: Their digest.
+        context_tokens: Length of its prompt.
         max_tokens: Tokens to generate.
+        after: What it waits for, by position within its round.
+        pieces: Its prompt's parts.
+        seed: The scenario's.
+        plain: Ids that prompts are made of.
     """
 
     request_id: str
@@ -55,9 +74,17 @@ class PlannedRequest:
     phase: str
     index: int
     judged: bool
-    prompt: tuple[int, ...]
-    prompt_sha256: str
+    context_tokens: int
     max_tokens: int
+    after: After | None
+    pieces: tuple[Piece, ...]
+    seed: int
+    plain: PlainIds
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        """Token ids, made anew at each call."""
+        return tuple(token for piece in self.pieces for token in _tokens(self.seed, piece, self.plain))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,38 +199,46 @@ def plan_rounds(scenario: Scenario, vocabulary: Vocabulary) -> tuple[Round, ...]
     )
 
 
-def _requests(
-    scenario: Scenario, phase: Phase, repeat: int, plain: np.ndarray[tuple[int], np.dtype[np.int64]]
-) -> tuple[PlannedRequest, ...]:
-    first = repeat * len(phase.context_tokens)
-    requests = []
-    for index, length in enumerate(phase.context_tokens, start=first):
-        prompt = _prompt(scenario.seed, phase.name, index, length, plain)
-        requests.append(
-            PlannedRequest(
-                request_id=f"{scenario.name}/{phase.name}/{index}",
-                scenario=scenario.name,
-                phase=phase.name,
-                index=index,
-                judged=phase.judged,
-                prompt=prompt,
-                prompt_sha256=prompt_digest(prompt),
-                max_tokens=phase.decode_tokens,
-            )
+def _requests(scenario: Scenario, phase: Phase, repeat: int, plain: PlainIds) -> tuple[PlannedRequest, ...]:
+    asked = phase.asked
+    return tuple(
+        PlannedRequest(
+            request_id=f"{scenario.name}/{phase.name}/{index}",
+            scenario=scenario.name,
+            phase=phase.name,
+            index=index,
+            judged=phase.judged,
+            context_tokens=one.context_tokens,
+            max_tokens=one.decode_tokens,
+            after=one.after,
+            pieces=_pieces(one, phase.name, index),
+            seed=scenario.seed,
+            plain=plain,
         )
-    return tuple(requests)
+        for index, one in enumerate(asked, start=repeat * len(asked))
+    )
 
 
-def _prompt(
-    seed: int, phase: str, index: int, length: int, plain: np.ndarray[tuple[int], np.dtype[np.int64]]
-) -> tuple[int, ...]:
+def _pieces(asked: Asked, phase: str, index: int) -> tuple[Piece, ...]:
+    # no name of a phase has a slash, so shared pieces never repeat a request's own
+    if asked.prompt is not None:
+        return (Piece(f"prompt/{asked.prompt}", 0, asked.context_tokens),)
+    own = asked.context_tokens
+    if asked.prefix is None:
+        return (Piece(phase, index, own),)
+    begin = asked.prefix.tokens
+    return (Piece(f"prefix/{asked.prefix.name}", 0, begin), Piece(phase, index, own - begin))
+
+
+def _tokens(seed: int, piece: Piece, plain: PlainIds) -> list[int]:
     # numpy promises the raw stream of a bit generator and of SeedSequence for good, but not what
     # Generator.integers makes of it: hence the multiply-and-shift of our own.
-    name = int.from_bytes(hashlib.sha256(phase.encode()).digest()[:8], "little")
-    bits = np.random.PCG64(np.random.SeedSequence([seed, name, index]))
-    upper = np.asarray(bits.random_raw(length), dtype=np.uint64) >> np.uint64(32)
+    name = int.from_bytes(hashlib.sha256(piece.name.encode()).digest()[:8], "little")
+    bits = np.random.PCG64(np.random.SeedSequence([seed, name, piece.index]))
+    upper = np.asarray(bits.random_raw(piece.tokens), dtype=np.uint64) >> np.uint64(32)
     chosen = (upper * np.uint64(len(plain))) >> np.uint64(32)
-    return tuple(plain[chosen.astype(np.int64)].tolist())
+    tokens: list[int] = plain[chosen.astype(np.int64)].tolist()
+    return tokens
 
 
 def expected_requests(scenario: Scenario, vocabulary: Vocabulary) -> tuple[ExpectedRequest, ...]:
@@ -221,9 +256,9 @@ def expected_requests(scenario: Scenario, vocabulary: Vocabulary) -> tuple[Expec
             request_id=request.request_id,
             scenario=scenario.name,
             judged=request.judged,
-            context_tokens=len(request.prompt),
+            context_tokens=request.context_tokens,
             max_tokens=request.max_tokens,
-            prompt_sha256=request.prompt_sha256,
+            prompt_sha256=prompt_digest(request.prompt),
         )
         for round_ in plan_rounds(scenario, vocabulary)
         for request in round_.requests

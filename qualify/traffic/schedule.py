@@ -4,21 +4,56 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import httpx2
 
 from qualify.errors import MachineryError, UsageError
 from qualify.loopback import http_client
-from qualify.scenario import Arrival
+from qualify.scenario import After, Arrival
 
 _ANSWER_WITHIN_S = 30.0
 _UNKNOWN_ENDPOINT = (404, 405)
 # vLLM sends a stream's headers from the very task that then puts the request into the engine's queue, with
 # nothing in between but the handling of this one request; the next one is sent after that.
 _INTO_QUEUE_S = 0.05
+
+
+class Milestones:
+    """How many tokens a request has received, and who waits for a number of them."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._ended = False
+        self._waiting: list[tuple[int, asyncio.Event]] = []
+
+    def add(self, tokens: int) -> None:
+        """So many tokens more have come."""
+        self._count += tokens
+        self._release()
+
+    def end(self) -> None:
+        """No more will come: whoever still waits is released, since no request is ever dropped."""
+        self._ended = True
+        self._release()
+
+    async def reached(self, tokens: int) -> None:
+        """Waits until so many tokens have come, or the request has ended."""
+        event = asyncio.Event()
+        self._waiting.append((tokens, event))
+        self._release()
+        await event.wait()
+
+    def _release(self) -> None:
+        if not self._waiting:
+            return
+        for tokens, event in self._waiting:
+            if self._ended or tokens <= self._count:
+                event.set()
+        self._waiting = [item for item in self._waiting if not item[1].is_set()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +63,14 @@ class Sending:
     Attributes:
         send: Sends it and returns when it has ended.
         accepted: Set once the server has begun to answer, or the request has ended.
+        milestones: Told of the tokens that come.
+        after: What it waits for.
     """
 
     send: Callable[[], Awaitable[None]]
-    accepted: asyncio.Event
+    accepted: asyncio.Event = field(default_factory=asyncio.Event)
+    milestones: Milestones = field(default_factory=Milestones)
+    after: After | None = None
 
 
 async def send_round(arrival: Arrival, sendings: Sequence[Sending], url: str) -> None:
@@ -49,16 +88,7 @@ async def send_round(arrival: Arrival, sendings: Sequence[Sending], url: str) ->
     """
     tasks: list[asyncio.Task[None]] = []
     try:
-        if arrival.kind == "held":
-            async with _held(url):
-                for sending in sendings:
-                    tasks.append(asyncio.create_task(_sent(sending, 0)))
-                    await sending.accepted.wait()
-                    await asyncio.sleep(_INTO_QUEUE_S)
-        else:
-            offsets = arrival.offsets_s or (0.0,) * len(sendings)
-            for sending, offset in zip(sendings, offsets, strict=True):
-                tasks.append(asyncio.create_task(_sent(sending, offset)))
+        await _start(arrival, sendings, url, tasks)
         await asyncio.gather(*tasks)
     except BaseException as error:
         why = error.args if isinstance(error, asyncio.CancelledError) else ("the round was given up",)
@@ -68,12 +98,52 @@ async def send_round(arrival: Arrival, sendings: Sequence[Sending], url: str) ->
         raise
 
 
-async def _sent(sending: Sending, after_s: float) -> None:
+async def _start(
+    arrival: Arrival, sendings: Sequence[Sending], url: str, tasks: list[asyncio.Task[None]]
+) -> None:
+    if arrival.kind == "held":
+        async with _held(url):
+            await _one_after_another(sendings, tasks)
+    elif arrival.kind == "blocker":
+        await _one_after_another(sendings, tasks)
+    elif arrival.concurrency is not None:
+        waiting = iter(sendings)
+        workers = min(arrival.concurrency, len(sendings))
+        tasks += [asyncio.create_task(_each(waiting)) for _ in range(workers)]
+    else:
+        for sending, offset in zip(sendings, arrival.offsets(len(sendings)), strict=True):
+            due = functools.partial(_due, sending.after, offset, sendings)
+            tasks.append(asyncio.create_task(_sent(sending, due)))
+
+
+async def _one_after_another(sendings: Sequence[Sending], tasks: list[asyncio.Task[None]]) -> None:
+    """Sends each request once the one before is in the server's queue."""
+    for sending in sendings:
+        tasks.append(asyncio.create_task(_sent(sending)))
+        await sending.accepted.wait()
+        await asyncio.sleep(_INTO_QUEUE_S)
+
+
+async def _each(waiting: Iterator[Sending]) -> None:
+    for sending in waiting:
+        await _sent(sending)
+
+
+async def _due(after: After | None, offset_s: float, sendings: Sequence[Sending]) -> None:
+    if after is None or after.seconds is not None:
+        await asyncio.sleep(offset_s if after is None or after.seconds is None else after.seconds)
+    elif after.request is not None and after.tokens is not None:
+        await sendings[after.request].milestones.reached(after.tokens)
+
+
+async def _sent(sending: Sending, due: Callable[[], Awaitable[None]] | None = None) -> None:
     try:
-        await asyncio.sleep(after_s)
+        if due is not None:
+            await due()
         await sending.send()
     finally:
         sending.accepted.set()
+        sending.milestones.end()
 
 
 @asynccontextmanager
