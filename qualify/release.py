@@ -93,8 +93,8 @@ class Image(Strict):
             raise ValueError("composition_source belongs to a composition: name that, too")
         if len(set(self.contracts)) != len(self.contracts):
             raise ValueError("contracts names a subject twice")
-        if {"cuda", "vllm", "triton"} & set(self.contracts) and not self.cuda_architectures:
-            raise ValueError("a CUDA image needs cuda_architectures, e.g. [90, 100, 120]")
+        if "cuda" in self.contracts and not self.cuda_architectures:
+            raise ValueError("the subject cuda needs cuda_architectures, e.g. [90, 100, 120]")
         return self
 
 

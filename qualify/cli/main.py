@@ -17,7 +17,7 @@ from qualify.cli.publishing import publish_command
 from qualify.cli.runs import judge_command, plan_command, run_command
 from qualify.cli.signing import keygen_command, sign_command, verify_command
 from qualify.errors import ExitCode, QualifyError
-from qualify.images.commands import image_command, lock_command
+from qualify.images.commands import image_command, inspect_command, lock_command
 
 
 @click.group(epilog=EXIT_CODES)
@@ -32,6 +32,7 @@ for _command in (
     judge_command,
     lock_command,
     image_command,
+    inspect_command,
     keygen_command,
     sign_command,
     verify_command,

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import click
 
-from qualify.errors import ExitCode
+from qualify.errors import ExitCode, UsageError
+from qualify.evidence.bundle import INSPECTIONS, Bundle
+from qualify.findings import Finding, Weight
 from qualify.images.compose import lock_release
 from qualify.images.engine import connect
 from qualify.images.local_engine import REGISTRY_VARIABLE
 from qualify.images.lock import RELEASE_LOCK, write_lock
-from qualify.images.stage import compose_stage
+from qualify.images.stage import compose_stage, inspect_stage
 from qualify.inputs import read_inputs
 from qualify.reporting.progress import Progress
 
@@ -51,3 +53,37 @@ def image_command(release: Path, registry: str) -> int:
     composed = compose_stage(read_inputs(release), registry, Progress().say)
     print(composed.identity.reference)
     return ExitCode.QUALIFIED
+
+
+@click.command("inspect")
+@_release
+@registry_option
+@click.option(
+    "--into",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="DIR",
+    help="New directory that gets the findings, what they rest on, and the bill of materials.",
+)
+def inspect_command(release: Path, registry: str, into: Path) -> int:
+    """Builds the image of RELEASE and looks into it, as a run does before it serves anything.
+
+    Exits 0 if nothing speaks against serving it, 1 for something wrong, 3 where a look could not be taken.
+    """
+    if into.exists():
+        raise UsageError("is there already", where=str(into), advice="Name a directory that is not there.")
+    inputs = read_inputs(release)
+    composed = compose_stage(inputs, registry, Progress().say)
+    into.mkdir(parents=True)
+    bundle, gpus = Bundle(into), inputs.release.serving.container.gpus
+    inspect_stage(composed, bundle, (), gpus=gpus, say=Progress().say)
+    findings = bundle.read(INSPECTIONS, tuple[Finding, ...])
+    for finding in findings:
+        print(f"{finding.weight:<9} {finding.rule}: {finding.summary}")
+    return _exit_code({finding.weight for finding in findings})
+
+
+def _exit_code(weights: set[Weight]) -> ExitCode:
+    if Weight.DEFECT in weights:
+        return ExitCode.REJECTED
+    return ExitCode.QUALIFIED if weights == {Weight.SATISFIED} else ExitCode.INCONCLUSIVE

@@ -25,11 +25,9 @@ _PROBES_AT = "/qualify/probes"
 _OUT_AT = "/qualify/out"
 _WITHIN_S = 600.0
 _GPU_SUBJECTS = frozenset({"vllm", "triton", "cuda"})
-_WORDS = {
-    "emulated": ("ds4_kernels.contracts.emulated:build",),
-    # a server installs the fix where it is needed, and so does the suite
-    "vllm": ("vllm", "--stride-fix", "auto"),
-}
+_EMULATED = "ds4_kernels.contracts.emulated:build"
+STRIDE_FIX = "DS4_STRIDE_FIX"
+_DEFAULT_FIX, _NO_FIX = "auto", "off"
 _LAST_LINES = 8
 Value = TypeVar("Value")
 
@@ -59,6 +57,7 @@ def inspect_image(
     bundle: Path,
     *,
     gpus: int | None,
+    stride_fix: str,
     say: Callable[[str], None],
 ) -> tuple[Finding, ...]:
     """Looks into an image. Nothing is skipped: what cannot be looked at is a finding too.
@@ -69,6 +68,7 @@ def inspect_image(
         image: The image.
         bundle: Evidence goes to its folder ``inspect`` and ``sbom.cdx.json``.
         gpus: How many GPUs the subjects get that need them.
+        stride_fix: ``DS4_STRIDE_FIX`` of the servers that the release starts; empty where the image decides.
         say: Told what happens.
 
     Returns:
@@ -83,22 +83,22 @@ def inspect_image(
     output = look.probe("contents", timeout_s=_WITHIN_S)
     contents = _decode(output, Contents)
     if contents is None:
-        said = "The image's contents could not be listed."
-        rules = (checks.VLLM, checks.PLUGIN, checks.PACKAGES, checks.BAKED_IN, checks.SBOM)
-        findings += [checks.untested(rule, said, *_last_lines(output)) for rule in rules]
-    else:
-        findings += [
-            checks.check_vllm(contents, lock),
-            checks.check_packages(contents, lock),
-            checks.check_baked_in(contents),
-            _write_bill(contents, image, bundle),
-        ]
-        say("inspect: contents listed")
-        findings.append(_plugin(look, contents))
+        said = "The image's contents could not be listed, so nothing else was looked at."
+        others = [rule for rule in checks.expected_rules(lock) if rule != checks.LABELS]
+        return (*findings, *[checks.untested(rule, said, *_last_lines(output)) for rule in others])
+    say("inspect: contents listed")
+    findings += [
+        checks.check_vllm(contents, lock),
+        checks.check_packages(contents, lock),
+        checks.check_baked_in(contents),
+        _write_bill(contents, image, bundle),
+        _plugin(look, contents),
+    ]
     if lock.cuda_architectures:
         findings.append(_architectures(look))
+    policy = stride_fix or look.environment().get(STRIDE_FIX, _DEFAULT_FIX)
     for subject in lock.contracts:
-        findings.append(_contract(look, subject))
+        findings.append(_contract(look, subject, contract_words(subject, contents.plugins, policy)))
         say(f"inspect: contract suite on {subject}: {findings[-1].weight}")
     return tuple(findings)
 
@@ -127,6 +127,12 @@ class _Look:
         """The image's labels, as the engine has them."""
         with engine_errors(f"labels of {self.image.reference}"):
             return dict(self.client.images.get(self.image.reference).labels)
+
+    def environment(self) -> dict[str, str]:
+        """Variables that the image sets."""
+        with engine_errors(f"environment of {self.image.reference}"):
+            said = self.client.images.get(self.image.reference).attrs["Config"].get("Env") or []
+        return dict(entry.partition("=")[::2] for entry in said)
 
     def probe(self, name: str, *, timeout_s: float) -> Output:
         """Runs one of the scripts that are mounted into the image, and keeps what it printed."""
@@ -204,11 +210,30 @@ def _architectures(look: _Look) -> Finding:
     return checks.check_architectures(found, look.lock)
 
 
-def _contract(look: _Look, subject: str) -> Finding:
+def contract_words(subject: str, plugins: tuple[str, ...], policy: str) -> tuple[str, ...]:
+    """How the suite is told to test a subject as a server of this image would have it.
+
+    Args:
+        subject: Subject of the contract suite.
+        plugins: vLLM plugins that are in the image.
+        policy: ``DS4_STRIDE_FIX`` of its servers.
+
+    Returns:
+        Words of the suite's command line. vLLM gets the fix only where the plugin would put it in.
+    """
+    fixed = subject == "vllm" and checks.PLUGIN_NAME in plugins and policy != _NO_FIX
+    return (
+        "--subject",
+        _EMULATED if subject == "emulated" else subject,
+        *(("--stride-fix", policy) if fixed else ()),
+    )
+
+
+def _contract(look: _Look, subject: str, subject_words: tuple[str, ...]) -> Finding:
     folder = look.folder / f"contract-{subject}"
     folder.mkdir(exist_ok=True)
     hand_over(folder)
-    words = ("-m", "ds4_kernels.contracts", "--subject", *_WORDS.get(subject, (subject,)))
+    words = ("-m", "ds4_kernels.contracts", *subject_words)
     output = look.run(
         f"contract-{subject}",
         (*words, "--json", f"{_OUT_AT}/summary.json"),

@@ -17,7 +17,7 @@ from qualify.images.compose import compose
 from qualify.images.containers import Bind, ContainerSpec, hand_over, run_to_end, sweep
 from qualify.images.engine import connect
 from qualify.images.identity import IMAGE_FILE, INSPECT_FOLDER, LOCK_FILE, SBOM_FILE, ImageIdentity
-from qualify.images.inspection import inspect_image
+from qualify.images.inspection import STRIDE_FIX, inspect_image
 from qualify.images.lock import ReleaseLock
 from qualify.inputs import Inputs
 from qualify.release import SyntheticModel
@@ -36,10 +36,12 @@ class Composed:
     Attributes:
         lock: What it is made of.
         identity: What the registry calls it.
+        stride_fix: ``DS4_STRIDE_FIX`` of the candidate's server, where the release sets it.
     """
 
     lock: ReleaseLock
     identity: ImageIdentity
+    stride_fix: str
 
     @property
     def inspections(self) -> tuple[str, ...]:
@@ -59,6 +61,7 @@ class _Inspected:
     digest: str
     build_id: str
     harness_sha256: str
+    stride_fix: str = ""
 
 
 def compose_stage(inputs: Inputs, registry: str, say: Callable[[str], None]) -> Composed:
@@ -81,7 +84,9 @@ def compose_stage(inputs: Inputs, registry: str, say: Callable[[str], None]) -> 
     lock, identity = compose(
         inputs, registry=registry, cache=_CACHE, command_line=find_command_line(), say=say
     )
-    return Composed(lock=lock, identity=identity)
+    release = inputs.release
+    environment = release.serving.environment | release.arms.candidate.environment
+    return Composed(lock=lock, identity=identity, stride_fix=environment.get(STRIDE_FIX, ""))
 
 
 def compose_for(
@@ -135,6 +140,7 @@ def inspect_stage(
         digest=composed.identity.digest,
         build_id=composed.lock.build_id,
         harness_sha256=composed.harness_sha256,
+        stride_fix=composed.stride_fix,
     )
     source = next((other for other in earlier if other != bundle and _inspected(other) == wanted), None)
     if source is not None:
@@ -142,7 +148,15 @@ def inspect_stage(
         shutil.copyfile(source.root / SBOM_FILE, bundle.root / SBOM_FILE)
         say(f"inspect: the same image was inspected in {source.root.name}; taken from there")
     else:
-        findings = inspect_image(connect(), composed.lock, composed.identity, bundle.root, gpus=gpus, say=say)
+        findings = inspect_image(
+            connect(),
+            composed.lock,
+            composed.identity,
+            bundle.root,
+            gpus=gpus,
+            stride_fix=composed.stride_fix,
+            say=say,
+        )
         bundle.write(INSPECTIONS, findings)
         bundle.write(f"{INSPECT_FOLDER}/stage.json", wanted)
     return _nothing_against(bundle.read(INSPECTIONS, tuple[Finding, ...]), say)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -27,7 +28,8 @@ def test_child_of_a_killed_parent_ends(tmp_path: Path) -> None:
     )
     assert parent.stdout is not None
     child = psutil.Process(int(parent.stdout.readline()))
-    assert child.is_running()
+    while child.name() != "sleep":  # it is tied only once it has become the program
+        time.sleep(0.05)
     parent.kill()
     parent.wait()
     child.wait(10)
