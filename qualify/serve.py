@@ -1,8 +1,11 @@
-"""The serve stage: one arm, driven by all scenarios."""
+"""The serve stage: each arm driven by all scenarios, its server started alone or beside the others'."""
 
 from __future__ import annotations
 
 import functools
+import shutil
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qualify.errors import EvidenceError
@@ -10,79 +13,163 @@ from qualify.evidence.bundle import Bundle
 from qualify.inputs import Inputs
 from qualify.plan import PlannedArm
 from qualify.planning import Planned
-from qualify.record import ArmRecord
+from qualify.record import ArmRecord, ArmState
 from qualify.reporting.progress import Progress
 from qualify.serving.arms import ServerCommand, server_command
 from qualify.serving.attach import AttachLauncher
+from qualify.serving.configuration import keep_configuration
 from qualify.serving.docker import EVIDENCE_AT, MODEL_AT, DockerLauncher
 from qualify.serving.docker import Serving as ContainerServing
 from qualify.serving.launcher import Launcher, Server
-from qualify.serving.process import ProcessLauncher
+from qualify.serving.process import ProcessLauncher, free_ports
 from qualify.serving.readiness import WaitProgress
-from qualify.serving.session import Session, serve
-from qualify.serving.telemetry import watched_gpus
+from qualify.serving.room import check_room
+from qualify.serving.session import Session, Use
+from qualify.serving.together import ArmServer, serve_alone, serve_together
 from qualify.traffic.driver import DriveEnd, DriveProgress, drive_run
 from qualify.traffic.forced import forced_tokens
 from qualify.transcript import Arm, Decode, RunKey
 
+_LOG = "server.log"
+_LOG_BESIDE = "server-beside.log"
 
-def serve_arm(
-    inputs: Inputs,
-    planned: Planned,
-    arm: PlannedArm,
-    bundle: Bundle,
-    port: int | None,
-    progress: Progress,
-) -> ArmRecord:
-    """Serves one arm, drives all its runs, and stops it.
 
-    Args:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """What serving needs.
+
+    Attributes:
         inputs: The YAML files as types.
         planned: The plan, the model and its vocabulary.
-        arm: The arm.
-        bundle: Log, step log and transcripts go there.
-        port: Port to listen on; None takes a free one.
+        bundle: Logs, step logs and transcripts go there, and what became of each arm.
+        port: Port to listen on, and those after it where servers run side by side; None takes free ones.
         progress: Tells the user what happens.
+    """
+
+    inputs: Inputs
+    planned: Planned
+    bundle: Bundle
+    port: int | None
+    progress: Progress
+
+
+def serve_arms(stage: Stage, arms: Sequence[PlannedArm]) -> list[ArmRecord]:
+    """Serves arms, drives all their runs in the given order, and stops them.
+
+    Args:
+        stage: What serving needs.
+        arms: In order: the baseline's free run gives the tokens that are forced.
 
     Returns:
-        What became of the arm.
+        What became of each, written into the bundle, too; up to the first that did not serve to its end.
 
     Raises:
-        UsageError: The port is taken.
+        UsageError: A port is taken.
+        MachineryError: There is no room for the servers side by side; none was started.
         EvidenceError: The baseline's free run lacks the tokens to force.
     """
-    directory = bundle.arm(arm.arm)
-    directory.mkdir(parents=True, exist_ok=True)
-    launcher = _launcher(inputs, planned, arm, directory, port)
-    serving = inputs.release.serving
+    records: list[ArmRecord] = []
+    beside = ""
+    if stage.planned.plan.parallel_arms and len(arms) > 1:
+        records, beside = _side_by_side(stage, arms)
+        if not beside:
+            return records
+    for arm in arms[len(records) :]:
+        stage.progress.say(f"{arm.arm}: starting" + (f" with fault {arm.fault}" if arm.fault else ""))
+        record = serve_alone(_arm_server(stage, arm, stage.port))
+        records.append(replace(record, beside=beside))
+        _write(stage, records[-1])
+        beside = ""
+        if record.state is not ArmState.SERVED:
+            break
+    return records
 
-    async def use(server: Server) -> str | None:
-        progress.say(f"{arm.arm}: ready at {server.url}")
-        for key in runs_of(inputs, planned, arm.arm):
+
+def _side_by_side(stage: Stage, arms: Sequence[PlannedArm]) -> tuple[list[ArmRecord], str]:
+    """Serves arms side by side.
+
+    Returns:
+        The records that stand, and how the attempt of the arm after those ended where it has to be repeated
+        alone; then the arms from it on have left nothing behind but that attempt's log.
+    """
+    check_room(stage.inputs.release, [arm.arm for arm in arms], stage.planned.model)
+    stage.progress.say(f"starting side by side: {', '.join(arm.arm for arm in arms)}")
+    ports = free_ports(len(arms)) if stage.port is None else range(stage.port, stage.port + len(arms))
+    servers = [_arm_server(stage, arm, port) for arm, port in zip(arms, ports, strict=True)]
+    together = serve_together(servers, functools.partial(_write, stage))
+    if together.repeat is None:
+        return list(together.records), ""
+    failed = together.repeat
+    beside = f"{failed.state}" + (f": {failed.detail}" if failed.detail else "")
+    stage.progress.say(f"{failed.arm}: beside the others {beside}; starts again alone")
+    for arm in arms[len(together.records) :]:
+        _clear(stage.bundle.arm(arm.arm), keep_log=arm.arm is failed.arm)
+    return list(together.records), beside
+
+
+def _clear(directory: Path, *, keep_log: bool) -> None:
+    """Removes what an attempt that does not count has left; step logs would be appended to."""
+    log = directory / _LOG
+    kept = log.read_bytes() if keep_log and log.exists() else None
+    shutil.rmtree(directory)
+    if kept is not None:
+        directory.mkdir()
+        (directory / _LOG_BESIDE).write_bytes(kept)
+
+
+def _write(stage: Stage, record: ArmRecord) -> None:
+    stage.bundle.write(f"arms/{record.arm}/arm.json", record)
+    stage.progress.say(f"{record.arm}: {record.state}" + (f" ({record.detail})" if record.detail else ""))
+
+
+def _arm_server(stage: Stage, arm: PlannedArm, port: int | None) -> ArmServer:
+    directory = stage.bundle.arm(arm.arm)
+    directory.mkdir(parents=True, exist_ok=True)
+    serving = stage.inputs.release.serving
+    return ArmServer(
+        session=Session(
+            arm=arm.arm,
+            fault=arm.fault,
+            served_name=serving.served_name,
+            ready_within_s=serving.ready_within_s,
+        ),
+        launcher=_launcher(stage, arm, directory, port),
+        prepare=_prepare(stage, arm.arm, directory),
+        use=_drive(stage, arm.arm, directory),
+        directory=directory,
+        progress=functools.partial(_show_wait, stage.progress, arm.arm),
+    )
+
+
+def _prepare(stage: Stage, arm: Arm, directory: Path) -> Callable[[Server], Awaitable[None]]:
+    async def prepare(server: Server) -> None:
+        stage.progress.say(f"{arm}: ready at {server.url}")
+        await keep_configuration(server.url, directory)
+
+    return prepare
+
+
+def _drive(stage: Stage, arm: Arm, directory: Path) -> Use:
+    async def drive(server: Server) -> str | None:
+        for key in runs_of(stage.inputs, stage.planned, arm):
             outcome = await drive_run(
                 key,
-                inputs.scenarios,
+                stage.inputs.scenarios,
                 url=server.url,
-                served_name=serving.served_name,
-                vocabulary=planned.vocabulary,
+                served_name=stage.inputs.release.serving.served_name,
+                vocabulary=stage.planned.vocabulary,
                 path=directory / f"{key.decode}.run{key.number}.jsonl",
-                forced=_forced(bundle) if key.decode is Decode.FORCED else None,
-                progress=functools.partial(_show_drive, progress),
+                forced=_forced(stage.bundle) if key.decode is Decode.FORCED else None,
+                progress=functools.partial(_show_drive, stage.progress),
             )
-            progress.say(f"{key}: {outcome.finished} of {outcome.expected} requests, {outcome.failed} failed")
+            stage.progress.say(
+                f"{key}: {outcome.finished} of {outcome.expected} requests, {outcome.failed} failed"
+            )
             if outcome.end is not DriveEnd.DRIVEN:
                 return outcome.trouble
         return None
 
-    progress.say(f"{arm.arm}: starting" + (f" with fault {arm.fault}" if arm.fault else ""))
-    session = Session(
-        arm=arm.arm,
-        fault=arm.fault,
-        served_name=serving.served_name,
-        ready_within_s=serving.ready_within_s,
-    )
-    with watched_gpus(directory):
-        return serve(session, launcher, use, progress=functools.partial(_show_wait, progress, arm.arm))
+    return drive
 
 
 def runs_of(inputs: Inputs, planned: Planned, arm: Arm) -> list[RunKey]:
@@ -109,20 +196,17 @@ def _forced(bundle: Bundle) -> dict[str, tuple[int, ...]]:
     return dict(forced_tokens(path))
 
 
-def _launcher(
-    inputs: Inputs, planned: Planned, arm: PlannedArm, directory: Path, port: int | None
-) -> Launcher:
+def _launcher(stage: Stage, arm: PlannedArm, directory: Path, port: int | None) -> Launcher:
     if arm.url is not None:
         return AttachLauncher(arm.url)
-
-    image = planned.image
+    image, serving = stage.planned.image, stage.inputs.release.serving
 
     def command(chosen: int) -> ServerCommand:
         return server_command(
-            inputs.release,
+            stage.inputs.release,
             arm.arm,
-            model=MODEL_AT if image else planned.model,
-            home=inputs.home.absolute(),
+            model=MODEL_AT if image else stage.planned.model,
+            home=stage.inputs.home.absolute(),
             arm_directory=EVIDENCE_AT if image else directory.absolute(),
             port=chosen,
         )
@@ -131,19 +215,12 @@ def _launcher(
         container = ContainerServing(
             image=image.identity.reference,
             arm=arm.arm,
-            model=planned.model,
+            model=stage.planned.model,
             directory=directory,
-            limits=inputs.release.serving.container,
+            limits=serving.container,
         )
-        return DockerLauncher(
-            container, command, stop_within_s=inputs.release.serving.stop_within_s, port=port
-        )
-    return ProcessLauncher(
-        command,
-        log=directory / "server.log",
-        stop_within_s=inputs.release.serving.stop_within_s,
-        port=port,
-    )
+        return DockerLauncher(container, command, stop_within_s=serving.stop_within_s, port=port)
+    return ProcessLauncher(command, log=directory / _LOG, stop_within_s=serving.stop_within_s, port=port)
 
 
 def _show_wait(progress: Progress, arm: Arm, wait: WaitProgress) -> None:

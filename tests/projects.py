@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,6 +109,21 @@ def assert_judged_again_the_same(project: Project) -> None:
         again.code
         == {"qualified": 0, "rejected": 1, "inconclusive": 3}[project.read("verdict.json")["result"]]
     )
+
+
+def wait_for(project: Project, arm: str, process: subprocess.Popen) -> psutil.Process:
+    """The arm's server, once its first requests have been answered."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()
+        for bundle in project.bundles():
+            answered = list((bundle / f"arms/{arm}").glob("*.run*.jsonl"))
+            if any(path.stat().st_size for path in answered):
+                return next(
+                    server for server in project.left_over() if f"arms/{arm}" in str(server.environ())
+                )
+        time.sleep(0.05)
+    raise AssertionError("no server in time")
 
 
 def make_project(root: Path) -> Project:

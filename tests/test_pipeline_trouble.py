@@ -1,14 +1,12 @@
 """Servers that fail, are killed or are interrupted: each has its exit code, and nothing is left behind."""
 
 import signal
-import subprocess
 import time
 
-import psutil
 import pytest
 
 from qualify.errors import ExitCode
-from tests.projects import Project, assert_judged_again_the_same, judge
+from tests.projects import assert_judged_again_the_same, judge, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -65,21 +63,6 @@ def test_baseline_that_fails_is_the_machinerys_trouble(project, how):
     assert "incomplete" in outcome.out
     assert project.read("run.json")["status"] == "incomplete"
     assert_judged_again_the_same(project)
-
-
-def wait_for(project: Project, arm: str, process: subprocess.Popen) -> psutil.Process:
-    """The arm's server, once its first requests have been answered."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        assert process.poll() is None, process.communicate()
-        for bundle in project.bundles():
-            answered = list((bundle / f"arms/{arm}").glob("*.run*.jsonl"))
-            if any(path.stat().st_size for path in answered):
-                return next(
-                    server for server in project.left_over() if f"arms/{arm}" in str(server.environ())
-                )
-        time.sleep(0.05)
-    raise AssertionError("no server in time")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

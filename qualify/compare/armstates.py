@@ -25,14 +25,26 @@ OTHERWISE: Mapping[ArmState, str] = {
 
 
 def check_arms(record: RunRecord) -> list[Finding]:
-    """One finding for each configured arm that did not serve to the end."""
+    """One finding for each configured arm that did not serve to the end, and a note where it was repeated."""
     arms = [Arm.BASELINE, Arm.CANDIDATE] + ([Arm.CONTROL] if record.control_configured else [])
     findings = []
     for arm in arms:
         entry = record.arms.get(arm) or ArmRecord(arm=arm, state=ArmState.NOT_STARTED)
+        if entry.beside:
+            findings.append(_repeated(entry))
         if entry.state is not ArmState.SERVED:
             findings.append(_finding(record, entry))
     return findings
+
+
+def _repeated(entry: ArmRecord) -> Finding:
+    return Finding(
+        rule="start-up",
+        weight=Weight.NOTE,
+        arm=entry.arm,
+        summary=f"The {entry.arm}'s first attempt, beside the other arms' servers, does not count: "
+        f"{entry.beside}. It was started again, alone.",
+    )
 
 
 def _finding(record: RunRecord, entry: ArmRecord) -> Finding:

@@ -8,10 +8,12 @@ bundle/
   inspect/, sbom.cdx.json   what was found in it
   arms/<arm>/arm.json       what became of the arm
   arms/<arm>/server.log     its log
+  arms/<arm>/server-beside.log  the log of an attempt beside other servers that does not count
+  arms/<arm>/configuration.json what its server said of its own configuration
   arms/<arm>/steps.jsonl.gz engine steps, where the server recorded them
   arms/<arm>/<decode>.run<N>.jsonl.gz   transcripts
   verdict.json              the verdict
-  receipt.json, junit.xml, summary.txt  reports
+  receipt.json, junit.xml, summary.txt, report.html  reports
   manifest.json             SHA-256 of every other file
   statement.json            the signed statement, if a key was given; it holds the manifest's SHA-256
 """
@@ -132,8 +134,18 @@ def compress(path: Path) -> None:
     path.unlink()
 
 
+def pack(bundle: Bundle) -> None:
+    """Compresses transcripts and step logs, so that their names are the ones that they will keep.
+
+    Args:
+        bundle: A bundle to which no evidence is added any more.
+    """
+    for path in bundle.root.glob("arms/*/*.jsonl"):
+        compress(path)
+
+
 def seal(bundle: Bundle) -> str:
-    """Compresses transcripts and step logs and writes the manifest.
+    """Packs a bundle and writes its manifest.
 
     Args:
         bundle: A bundle to which nothing is added any more.
@@ -141,8 +153,7 @@ def seal(bundle: Bundle) -> str:
     Returns:
         SHA-256 of the manifest.
     """
-    for path in bundle.root.glob("arms/*/*.jsonl"):
-        compress(path)
+    pack(bundle)
     files = {
         path.relative_to(bundle.root).as_posix(): sha256_file(path)
         for path in sorted(bundle.root.rglob("*"))

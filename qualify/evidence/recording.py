@@ -11,8 +11,9 @@ from qualify.evidence.digests import sha256_file, sha256_value
 from qualify.findings import Finding, Weight
 from qualify.plan import Plan
 from qualify.policy import Policy
-from qualify.record import ArmRecord, ArmState, GraphCounts, RunRecord
+from qualify.record import ArmRecord, ArmState, GraphCounts, ResolvedConfiguration, RunRecord
 from qualify.runtable import collect
+from qualify.serving.configuration import CONFIGURATION, KeptConfiguration, resolved
 from qualify.serving.graphs import read_graphs
 from qualify.serving.logfile import log_lines
 from qualify.serving.steps import read_steps
@@ -56,6 +57,7 @@ def read_record(bundle: Bundle) -> RunRecord:
         runs=runs,
         steps={arm: collect_steps(read_steps(path)) for arm, path in logs.items()},
         graphs=_graphs(bundle, arms),
+        configurations=_configurations(bundle, arms),
         control_configured=plan.control_configured,
         max_model_len=plan.max_model_len,
         compress_ratio=plan.compress_ratio,
@@ -67,6 +69,15 @@ def read_record(bundle: Bundle) -> RunRecord:
 def _graphs(bundle: Bundle, arms: Iterable[Arm]) -> dict[Arm, GraphCounts]:
     counted = {arm: read_graphs(log_lines(bundle.arm(arm) / "server.log")) for arm in arms}
     return {arm: counts for arm, counts in counted.items() if counts is not None}
+
+
+def _configurations(bundle: Bundle, arms: Iterable[Arm]) -> dict[Arm, ResolvedConfiguration]:
+    names = {arm: f"arms/{arm}/{CONFIGURATION}" for arm in arms}
+    return {
+        arm: resolved(bundle.read(name, KeptConfiguration))
+        for arm, name in names.items()
+        if (bundle.root / name).exists()
+    }
 
 
 def _inspections(bundle: Bundle, rules: tuple[str, ...]) -> tuple[Finding, ...]:

@@ -57,12 +57,48 @@ class ServerCommand:
         return " ".join([*variables, shlex.join(self.argv)])
 
 
+@dataclass(frozen=True, slots=True)
+class ArmSettings:
+    """What one arm's server is given, beside what depends on where it runs.
+
+    Attributes:
+        arguments: Command-line arguments by name.
+        environment: Environment variables by name.
+    """
+
+    arguments: dict[str, Argument]
+    environment: dict[str, str]
+
+
+def arm_settings(release: Release, arm: Arm) -> ArmSettings:
+    """What the release says of one arm; the control is the candidate with its own settings on top.
+
+    Args:
+        release: The release.
+        arm: One of its configured arms.
+
+    Returns:
+        What all arms share, with the arm's own on top, and the control's fault put in.
+
+    Raises:
+        KeyError: The arm is not configured.
+    """
+    layers = _layers(release, arm)
+    arguments: dict[str, Argument] = dict(release.serving.arguments)
+    environment = _FIXED_ENVIRONMENT | _replay(release, arm) | release.serving.environment
+    for layer in layers:
+        arguments |= layer.arguments
+        environment |= layer.environment
+    if layers[-1].fault:
+        # The second variable keeps a fault from being switched on by one stray setting.
+        environment |= {"DS4_FAULT": layers[-1].fault, "DS4_FAULT_CONFIRM": "yes-break-this-server"}
+    return ArmSettings(arguments, environment)
+
+
 def server_command(
     release: Release, arm: Arm, *, model: Path, home: Path, arm_directory: Path, port: int
 ) -> ServerCommand:
     """Resolves one arm of a release.
-
-    The control is the candidate with its own settings on top and its fault put in.
 
     Args:
         release: The release.
@@ -78,8 +114,7 @@ def server_command(
     Raises:
         KeyError: The arm is not configured.
     """
-    serving = release.serving
-    layers = _layers(release, arm)
+    serving, settings = release.serving, arm_settings(release, arm)
     arguments: dict[str, Argument] = {
         "model": str(model),
         "served-model-name": serving.served_name,
@@ -88,17 +123,10 @@ def server_command(
         "max-model-len": serving.max_model_len,
         "max-num-seqs": serving.max_num_seqs,
         "logits-processors": FORCED_TOKENS,
-        **serving.arguments,
+        **settings.arguments,
     }
-    environment = _FIXED_ENVIRONMENT | _replay(release, arm) | serving.environment
-    for layer in layers:
-        arguments |= layer.arguments
-        environment |= layer.environment
     interpreter = release.image.python if release.image else str(home / serving.python)
-    environment["DS4_STEP_LOG"] = str(arm_directory / STEP_LOG)
-    if layers[-1].fault:
-        # The second variable keeps a fault from being switched on by one stray setting.
-        environment |= {"DS4_FAULT": layers[-1].fault, "DS4_FAULT_CONFIRM": "yes-break-this-server"}
+    environment = settings.environment | {"DS4_STEP_LOG": str(arm_directory / STEP_LOG)}
     return ServerCommand(
         argv=(interpreter, "-m", serving.module, *command_line(arguments)),
         environment=tuple(sorted(environment.items())),

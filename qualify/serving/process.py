@@ -27,10 +27,20 @@ _LEFTOVERS_WITHIN_S = 3.0
 
 def free_port() -> int:
     """A port of 127.0.0.1 that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> list[int]:
+    """Different ports of 127.0.0.1 that nobody listens on at this moment.
+
+    Args:
+        count: How many.
+    """
+    with contextlib.ExitStack() as probes:
+        sockets = [probes.enter_context(socket.socket()) for _ in range(count)]
+        for probe in sockets:
+            probe.bind((HOST, 0))
+        return [probe.getsockname()[1] for probe in sockets]
 
 
 def refuse_taken(port: int) -> None:

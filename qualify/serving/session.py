@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from typing import TypeVar
 
 from qualify.errors import MachineryError
 from qualify.record import ArmRecord, ArmState
@@ -31,6 +32,7 @@ _GONE_WITHIN_S = 10.0
 _ATTACHED_WITHIN_S = 10.0
 
 Use = Callable[[Server], Awaitable[str | None]]
+Outcome = TypeVar("Outcome")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,31 +52,19 @@ class Session:
     ready_within_s: float
 
 
-def serve(
-    session: Session, launcher: Launcher, use: Use, *, progress: Callable[[WaitProgress], None]
-) -> ArmRecord:
-    """Starts a server, waits until it is ready, uses it, and stops it.
-
-    Ctrl-C and SIGTERM stop the server in an orderly way and come back as state ``INTERRUPTED``.
+def run_interruptible(serving: Coroutine[None, None, Outcome]) -> Outcome:
+    """Runs something that serves in an event loop of its own, in which SIGTERM does what Ctrl-C does.
 
     Args:
-        session: What is to be served.
-        launcher: How the server is got.
-        use: Drives it; gives None where all was driven, or why the server no longer answers. It is cancelled
-            when the server ends, and may then still write down what it has.
-        progress: Told about the wait for readiness.
+        serving: Is cancelled by both, and gives its outcome nevertheless.
 
     Returns:
-        What became of the arm.
-
-    Raises:
-        UsageError: The launcher was asked for something impossible.
-        QualifyError: Whatever `use` raises; the server has been stopped then.
+        Its outcome.
     """
-    return asyncio.run(_interruptible(serve_async(session, launcher, use, progress=progress)))
+    return asyncio.run(_interruptible(serving))
 
 
-async def _interruptible(serving: Awaitable[ArmRecord]) -> ArmRecord:
+async def _interruptible(serving: Awaitable[Outcome]) -> Outcome:
     task = asyncio.current_task()
     assert task is not None
     loop = asyncio.get_running_loop()
@@ -89,7 +79,22 @@ async def _interruptible(serving: Awaitable[ArmRecord]) -> ArmRecord:
 async def serve_async(
     session: Session, launcher: Launcher, use: Use, *, progress: Callable[[WaitProgress], None]
 ) -> ArmRecord:
-    """As `serve`, within a running event loop; a cancelled caller gets the record with ``INTERRUPTED``."""
+    """Starts a server, waits until it is ready, uses it, and stops it.
+
+    Args:
+        session: What is to be served.
+        launcher: How the server is got.
+        use: Drives it; gives None where all was driven, or why the server no longer answers. It is cancelled
+            when the server ends, and may then still write down what it has.
+        progress: Told about the wait for readiness.
+
+    Returns:
+        What became of the arm; a cancelled caller gets the record with ``INTERRUPTED``.
+
+    Raises:
+        UsageError: The launcher was asked for something impossible.
+        QualifyError: Whatever `use` raises; the server has been stopped then.
+    """
     try:
         server = launcher.start()
     except MachineryError as error:

@@ -8,6 +8,8 @@ accepted). Its "model" is a deterministic function of prompt, position and last 
 ``FAKE_LOAD_S``       seconds until it listens (0)
 ``FAKE_STEP_S``       seconds for one engine step (0.002)
 ``FAKE_NOISE``        standard deviation of noise on logprobs, different in each process (0)
+``FAKE_CARD``         directory in which the servers of one card leave their process ids
+``FAKE_GRAPH_MODE``   graph mode of ``/server_info`` as vLLM writes it: ``0``, or ``2,0`` (FULL_DECODE_ONLY)
 ``DS4_FAULT``         together with ``DS4_FAULT_CONFIRM`` acts as the misbehaviour ``wrong-row``
 ``DS4_STEP_LOG``      file to which engine steps are appended
 ``DS4_REPLAY``        ``emulated`` makes decode steps say ``emulated replay``

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import uvicorn
 
 from tests.fake_server.app import make_app
@@ -26,6 +27,8 @@ def main() -> None:
     settings = Settings.read(os.environ)
     vocabulary = json.loads((options.model / "config.json").read_text())["vocab_size"]
     print("loading", options.model, flush=True)
+    if settings.card:
+        (settings.card / str(os.getpid())).touch()
     time.sleep(settings.load_s)
     match settings.misbehaviour:
         case Misbehaviour.DIE_WHILE_LOADING:
@@ -34,11 +37,17 @@ def main() -> None:
             os.abort()
         case Misbehaviour.EXIT_WHILE_LOADING:
             sys.exit(0)
+        case Misbehaviour.CROWDED_OUT if settings.card and _others_on(settings.card):
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
         case Misbehaviour.OUT_OF_MEMORY:
             raise OSError(12, "Cannot allocate memory")
     engine = Engine(settings, vocabulary)
     app = make_app(engine, options.served_model_name)
     uvicorn.run(app, host=options.host, port=options.port, timeout_graceful_shutdown=1)
+
+
+def _others_on(card: Path) -> bool:
+    return any(psutil.pid_exists(int(path.name)) for path in card.iterdir() if path.name != str(os.getpid()))
 
 
 main()

@@ -38,6 +38,7 @@ def make_app(engine: Engine, served_name: str) -> Starlette:
             Route("/health", handlers.health),
             Route("/version", handlers.version),
             Route("/metrics", handlers.metrics),
+            Route("/server_info", handlers.server_info),
             Route("/v1/models", handlers.models),
             Route("/v1/completions", handlers.completions, methods=["POST"]),
             Route("/pause", handlers.pause, methods=["POST"]),
@@ -59,6 +60,21 @@ class Handlers:
 
     async def version(self, _: HttpRequest) -> Response:
         return JSONResponse({"version": "fake"})
+
+    async def server_info(self, http: HttpRequest) -> Response:
+        if self.misbehaviour is Misbehaviour.NO_SERVER_INFO or http.query_params["config_format"] != "json":
+            return JSONResponse({"detail": "Not Found"}, status_code=404)
+        mode = self.engine.settings.graph_mode
+        configuration = {
+            "compilation_config": {
+                "cudagraph_mode": mode[0] if len(mode) == 1 else mode,
+                "cudagraph_capture_sizes": [4, 1, 2] if mode != [0] else [],
+            },
+            "model_config": {"enforce_eager": mode == [0], "max_model_len": 32768, "hf_token": "hf_secret"},
+            "scheduler_config": {"max_num_seqs": 16},
+        }
+        environment = {"VLLM_SERVER_DEV_MODE": True, "VLLM_LOG_PASSWORD": "hf_secret"}
+        return JSONResponse({"vllm_config": configuration, "vllm_env": environment, "system_env": {}})
 
     async def metrics(self, _: HttpRequest) -> Response:
         return PlainTextResponse(

@@ -15,6 +15,7 @@ class Misbehaviour(StrEnum):
     ABORT_WHILE_LOADING = "abort-while-loading"
     EXIT_WHILE_LOADING = "exit-while-loading"  # exit code 0, no word
     OUT_OF_MEMORY = "out-of-memory"  # says "Cannot allocate memory"
+    CROWDED_OUT = "crowded-out"  # says "CUDA out of memory" where another server is on its card (FAKE_CARD)
     NEVER_READY = "never-ready"  # /health answers 503 for ever
     WRONG_NAME = "wrong-name"  # lists another model
     # in its answers
@@ -33,6 +34,7 @@ class Misbehaviour(StrEnum):
     MINUS_INFINITY = "minus-infinity"
     WRONG_ROW = "wrong-row"  # rows other than 0 answer from another distribution
     IGNORE_FORCED = "ignore-forced"
+    NO_SERVER_INFO = "no-server-info"  # /server_info answers 404
     NO_PAUSE = "no-pause"  # /pause answers 404
     BAD_RESUME = "bad-resume"  # /resume answers 500
     # under load
@@ -54,6 +56,8 @@ class Settings:
     step_s: float
     noise: float
     step_log: Path | None
+    card: Path | None
+    graph_mode: list[int]
     emulated: bool
 
     @classmethod
@@ -69,5 +73,7 @@ class Settings:
             step_s=float(environment.get("FAKE_STEP_S", "0.002")),
             noise=float(environment.get("FAKE_NOISE", "0")),
             step_log=Path(step_log) if step_log else None,
+            card=Path(environment["FAKE_CARD"]) if "FAKE_CARD" in environment else None,
+            graph_mode=[int(mode) for mode in environment.get("FAKE_GRAPH_MODE", "0").split(",")],
             emulated=environment.get("DS4_REPLAY") == "emulated",
         )

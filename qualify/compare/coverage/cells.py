@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from qualify.compare.configuration import configured_graphs
 from qualify.compare.coverage.demands import demanded
 from qualify.compare.coverage.load import ArmLoad, Load, arm_load
 from qualify.compare.coverage.timeline import most_in_flight
@@ -37,6 +38,7 @@ def measure(record: RunRecord, policy: CoveragePolicy, compared: int) -> tuple[C
         _baseline_replays(baseline),
         *_counted(record, Arm.CANDIDATE),
         *_counted(record, Arm.BASELINE),
+        *configured_graphs(record),
         CoverageCell(
             name="positions compared",
             reached=str(compared),
