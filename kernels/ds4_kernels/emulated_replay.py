@@ -20,6 +20,8 @@ from ds4_kernels.c128a import reference
 from ds4_kernels.c128a.faulty import MetadataFault, with_fault
 from ds4_kernels.c128a.layout import NO_DCP, NO_ENTRY, Batch, Buffers, Builder, ViewDesign
 from ds4_kernels.faults import FAULT_VARIABLE, Fault, FaultForm, requested_fault
+from ds4_kernels.metadata_witness import MetadataWitness
+from ds4_kernels.ranks import on_ranks, read_fault_ranks
 
 REPLAY_VARIABLE = "DS4_REPLAY"
 ROWS_VARIABLE = "DS4_FAULT_ROWS"
@@ -49,16 +51,18 @@ class ReplaySettings:
         fault: fault to put in, if any.
         abort_rows: decode rows that make a step count for ``abort-under-load``.
         abort_steps: such steps until the engine aborts.
+        fault_ranks: ranks that the fault is put into; None for all.
     """
 
     mode: ReplayMode
     fault: Fault | None
     abort_rows: int = DEFAULT_ABORT_ROWS
     abort_steps: int = DEFAULT_ABORT_STEPS
+    fault_ranks: frozenset[int] | None = None
 
 
 def read_settings(environment: Mapping[str, str]) -> ReplaySettings:
-    """Read ``DS4_REPLAY``, ``DS4_FAULT``, ``DS4_FAULT_CONFIRM``, ``DS4_FAULT_ROWS`` and ``DS4_FAULT_STEPS``.
+    """Read ``DS4_REPLAY``, and ``DS4_FAULT`` with its ``_CONFIRM``, ``_ROWS``, ``_STEPS`` and ``_RANKS``.
 
     Args:
         environment: the process's environment.
@@ -86,6 +90,7 @@ def read_settings(environment: Mapping[str, str]) -> ReplaySettings:
         fault,
         _positive(environment, ROWS_VARIABLE, DEFAULT_ABORT_ROWS),
         _positive(environment, STEPS_VARIABLE, DEFAULT_ABORT_STEPS),
+        read_fault_ranks(environment),
     )
 
 
@@ -96,18 +101,19 @@ def _positive(environment: Mapping[str, str], name: str, default: int) -> int:
     return int(value)
 
 
-def builder_for(fault: Fault | None) -> Builder:
+def builder_for(fault: Fault | None, ranks: frozenset[int] | None = None) -> Builder:
     """Choose how the metadata is built.
 
     Args:
         fault: the fault put in, if any.
+        ranks: ranks that it is put into; None for all.
 
     Returns:
         The reference builder, with the fault in it if it is one of metadata; it may keep state across steps.
     """
     if fault is None or not fault.in_metadata:
         return reference.build
-    return with_fault(reference.build, MetadataFault(fault.name))
+    return on_ranks(with_fault(reference.build, MetadataFault(fault.name)), reference.build, ranks)
 
 
 def captured_view(buffers: Buffers) -> torch.Tensor:
@@ -142,6 +148,10 @@ class EmulatedReplay:
         self._buffers = buffers
         self._builder = builder
         self._captured = captured_view(buffers)
+
+    def watched_by(self, witness: MetadataWitness) -> None:
+        """Have every later step's rows looked at."""
+        self._builder = witness.watch(self._builder)
 
     def step(self, batch: Batch, only_decodes: bool) -> tuple[torch.Tensor, torch.Tensor]:
         """Write the decode rows of one step and say what the attention reads.

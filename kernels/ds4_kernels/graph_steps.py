@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ds4_kernels.metadata_witness import MetadataSeen, MetadataWitness
+from ds4_kernels.ranks import rank_log
 from ds4_kernels.step_recorder import StepKind, StepRecorder, StepRow, count_decodes, step_kind
 
 logger = logging.getLogger("vllm.plugins.ds4_kernels")
@@ -35,6 +37,7 @@ class GraphStep:
         kind: what its rows are; None while there is no metadata of a real step.
         rows: its requests in batch order, decodes first.
         replays: graphs that were replayed since it began.
+        metadata: what lay in its C128A decode rows, where that is looked at.
     """
 
     mode: str = "NONE"
@@ -42,6 +45,7 @@ class GraphStep:
     kind: StepKind | None = None
     rows: list[StepRow] = field(default_factory=list)
     replays: int = 0
+    metadata: MetadataSeen | None = None
 
     @property
     def replay(self) -> str:
@@ -55,15 +59,17 @@ class GraphStepWatcher:
     The log is opened at the first step, so that processes which run no model leave it alone.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Take the step log's path."""
+    def __init__(self, path: Path, witness: MetadataWitness | None = None) -> None:
+        """Take the step log's path, and who looks at the metadata, if anyone does."""
         self._path = path
+        self._witness = witness
         self._recorder: StepRecorder | None = None
         self._step = GraphStep()
+        self._rank = 0
 
-    def begin(self) -> None:
-        """A step begins."""
-        self._step = GraphStep()
+    def begin(self, rank: int) -> None:
+        """A step of this rank begins."""
+        self._step, self._rank = GraphStep(), rank
 
     def dispatched(self, mode: str, padded: int) -> None:
         """The dispatcher has chosen a graph mode and the tokens to pad to."""
@@ -72,6 +78,7 @@ class GraphStepWatcher:
     def built(self, kind: StepKind, rows: list[StepRow]) -> None:
         """The step's metadata is there."""
         self._step.kind, self._step.rows = kind, rows
+        self._step.metadata = self._witness.take() if self._witness else None
 
     def replayed(self) -> None:
         """A CUDA graph was replayed."""
@@ -83,7 +90,7 @@ class GraphStepWatcher:
         if step.kind is None:
             return
         if self._recorder is None:
-            self._recorder = StepRecorder(self._path, NO_REPLAY)
+            self._recorder = StepRecorder(rank_log(self._path, self._rank), NO_REPLAY)
         replayed = step.replay != NO_REPLAY
         self._recorder.record(
             time.time(),
@@ -92,16 +99,20 @@ class GraphStepWatcher:
             len(step.rows) if replayed else 0,
             replay=step.replay,
             padded_rows=step.padded if replayed else None,
+            metadata=step.metadata,
         )
 
 
-def install_graph_steps(runner: type[Any], graph: type[Any], path: Path) -> bool:
+def install_graph_steps(
+    runner: type[Any], graph: type[Any], path: Path, witness: MetadataWitness | None = None
+) -> bool:
     """Have the steps of a model runner recorded.
 
     Args:
         runner: vLLM's V1 ``GPUModelRunner``.
         graph: ``torch.cuda.CUDAGraph``.
-        path: the step log.
+        path: the step log of rank 0; others write beside it.
+        witness: looks at the metadata of each step; None for nobody.
 
     Returns:
         False where the runner is none that this module knows; then nothing is changed.
@@ -109,7 +120,7 @@ def install_graph_steps(runner: type[Any], graph: type[Any], path: Path) -> bool
     if not all(hasattr(runner, name) for name in (_DISPATCH, _METADATA, _EXECUTE)):
         logger.warning("this vLLM's model runner is not known here: its steps are not recorded")
         return False
-    watcher = GraphStepWatcher(path)
+    watcher = GraphStepWatcher(path, witness)
     _wrap(runner, _EXECUTE, lambda original: _execute(original, watcher))
     _wrap(runner, _DISPATCH, lambda original: _dispatch(original, watcher))
     _wrap(runner, _METADATA, lambda original: _build(original, watcher))
@@ -127,9 +138,7 @@ def _wrap(owner: type[Any], name: str, around: Callable[[_Method], _Method]) -> 
 
 def _execute(original: _Method, watcher: GraphStepWatcher) -> _Method:
     def execute_model(self: Any, *positional: Any, **named: Any) -> Any:
-        if self.parallel_config.rank:  # every rank runs the same steps; one of them writes
-            return original(self, *positional, **named)
-        watcher.begin()
+        watcher.begin(self.parallel_config.rank)
         result = original(self, *positional, **named)
         watcher.end()
         return result

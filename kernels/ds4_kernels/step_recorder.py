@@ -10,7 +10,8 @@
 counts its graph's rows, padding included. ``row`` is the request's place in vLLM's batch after its
 reordering, decodes first; in a decode step it is the row of the C128A decode metadata. ``computed_tokens``
 counts tokens whose KV existed before the step. ``kind`` is ``decode`` (nothing but decode rows), ``prefill``
-(none) or ``mixed``.
+(none) or ``mixed``. Where ``DS4_STEP_METADATA=1`` asks for it, ``metadata`` says what lay in the C128A decode
+rows. Rank 0 writes to the path itself, rank 1 to ``steps.rank1.jsonl`` beside it, and so on.
 
 Request ids are vLLM's internal ones. In vLLM 0.32 a client names its request with the header
 ``X-Request-Id: a`` (which wins) or ``request_id`` in the body; the internal id is then
@@ -28,6 +29,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from ds4_kernels.metadata_witness import MetadataSeen
 
 STEP_LOG_VARIABLE = "DS4_STEP_LOG"
 _INTERNAL_ID = re.compile(r"(?:cmpl-(?P<completion>.+)-\d+|chatcmpl-(?P<chat>.+))-[0-9a-f]{8}")
@@ -150,6 +153,7 @@ class StepRecorder:
         *,
         replay: str | None = None,
         padded_rows: int | None = None,
+        metadata: MetadataSeen | None = None,
     ) -> None:
         """Append one step.
 
@@ -160,6 +164,7 @@ class StepRecorder:
             rows_replayed: decode rows whose C128A slots are read through the captured view.
             replay: what replayed this step.
             padded_rows: rows of the graph that replayed it, padding included.
+            metadata: what lay in its C128A decode rows.
 
         Raises:
             OSError: the line could not be written whole.
@@ -174,6 +179,8 @@ class StepRecorder:
         }
         if padded_rows is not None:
             line["padded_rows"] = padded_rows
+        if metadata is not None:
+            line["metadata"] = asdict(metadata)
         data = (json.dumps(line, separators=(",", ":")) + "\n").encode()
         if os.write(self._file, data) != len(data):
             raise OSError(f"step {self._steps} could not be written whole to the step log")

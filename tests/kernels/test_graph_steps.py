@@ -104,11 +104,12 @@ def test_mixed_steps_and_dummy_runs(tmp_path):
     assert [line["kind"] for line in lines(path)] == ["mixed"]
 
 
-def test_one_rank_writes(tmp_path):
+def test_each_rank_writes_its_own_log(tmp_path):
     world, path = World(rank=1), tmp_path / "steps.jsonl"
     install_graph_steps(world.runner, world.graph, path)
     assert world.runner().execute_model(SCHEDULED) == "output"
     assert not path.exists()
+    assert len(lines(tmp_path / "steps.rank1.jsonl")) == 1
 
 
 def test_an_unknown_runner_is_left_alone(tmp_path, caplog):

@@ -279,7 +279,7 @@ def emulated_builder(
             buffers = Buffers(
                 self.c128a_global_decode_buffer, self.c128a_decode_lens_buffer, self.c128a_prefill_buffer
             )
-            self._replay = EmulatedReplay(buffers, builder_for(settings.fault))
+            self._replay = EmulatedReplay(buffers, builder_for(settings.fault, settings.fault_ranks))
             on_replay(self._replay)
 
         def _build_c128a_metadata(

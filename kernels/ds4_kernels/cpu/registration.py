@@ -17,6 +17,8 @@ from ds4_kernels.cpu.metadata_kernels import REPLACEMENTS
 from ds4_kernels.cpu.operators import Installed, install_operators
 from ds4_kernels.cpu.step_hook import install_step_hook
 from ds4_kernels.emulated_replay import AbortUnderLoad, EmulatedReplay, ReplaySettings
+from ds4_kernels.metadata_witness import MetadataWitness, wants_metadata
+from ds4_kernels.ranks import current_rank, rank_log
 from ds4_kernels.step_recorder import StepRecorder, StepRow, step_kind, step_log_path
 
 logger = init_logger("vllm.plugins.ds4_kernels")
@@ -79,12 +81,13 @@ class EngineWatcher:
             settings: what the environment asks for.
 
         Raises:
-            ValueError: the step log's folder does not exist.
+            ValueError: the step log's folder does not exist, or ``DS4_STEP_METADATA`` holds a wrong value.
         """
         self._path = step_log_path(os.environ)
         self._recorder: StepRecorder | None = None
         self._label = settings.mode.label
         self._replay: EmulatedReplay | None = None
+        self._witness = MetadataWitness() if wants_metadata(os.environ) else None
         aborts = settings.fault is not None and not settings.fault.in_metadata
         self._abort = AbortUnderLoad(settings.abort_rows, settings.abort_steps) if aborts else None
 
@@ -96,6 +99,8 @@ class EngineWatcher:
     def set_replay(self, replay: EmulatedReplay) -> None:
         """Take note of the emulated replay whose rows are recorded."""
         self._replay = replay
+        if self._witness is not None:
+            replay.watched_by(self._witness)
 
     def step(self, time_s: float, rows: list[StepRow], num_decodes: int) -> None:
         """Record one step, then count it for the abort.
@@ -107,8 +112,9 @@ class EngineWatcher:
         """
         if self._path is not None:
             if self._recorder is None:
-                self._recorder = StepRecorder(self._path, self._label)
+                self._recorder = StepRecorder(rank_log(self._path, current_rank()), self._label)
             replayed = self._replay.rows_replayed if self._replay is not None else 0
-            self._recorder.record(time_s, step_kind(len(rows), num_decodes), rows, replayed)
+            seen = self._witness.take() if self._witness is not None else None
+            self._recorder.record(time_s, step_kind(len(rows), num_decodes), rows, replayed, metadata=seen)
         if self._abort is not None:
             self._abort.step(num_decodes, num_decodes == len(rows))

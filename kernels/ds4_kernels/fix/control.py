@@ -11,6 +11,7 @@ from ds4_kernels.c128a.faulty import MetadataFault, with_fault
 from ds4_kernels.c128a.layout import Batch, active_width
 from ds4_kernels.fix.signature import as_builder, as_vllm_function
 from ds4_kernels.fix.stride import BUILDER_FUNCTION, BUILDER_METHOD, owner_of_builder, probe_views
+from ds4_kernels.ranks import on_ranks
 
 
 @dataclass
@@ -20,7 +21,9 @@ class _LongestContext:
     tokens: int = 0
 
 
-def install_metadata_fault(module: ModuleType, fault: MetadataFault) -> None:
+def install_metadata_fault(
+    module: ModuleType, fault: MetadataFault, ranks: frozenset[int] | None = None
+) -> None:
     """Break the C128A metadata of every later step.
 
     The builder in place does the work; install the stride fix first, if at all. Packed rows get the width
@@ -29,6 +32,7 @@ def install_metadata_fault(module: ModuleType, fault: MetadataFault) -> None:
     Args:
         module: the module of the installed vLLM that holds the builder.
         fault: what to break.
+        ranks: on which ranks; None for all.
 
     Raises:
         UnrecognisedBuilderError: the builder is none that this package knows.
@@ -46,6 +50,7 @@ def install_metadata_fault(module: ModuleType, fault: MetadataFault) -> None:
     def packed_width(batch: Batch) -> int:
         return active_width(longest.tokens, batch.width, batch.compress_ratio)
 
-    broken = with_fault(as_builder(original), fault, packed_width)
+    right = as_builder(original)
+    broken = on_ranks(with_fault(right, fault, packed_width), right, ranks)
     setattr(owner, BUILDER_METHOD, remember_longest_context)
     setattr(module, BUILDER_FUNCTION, as_vllm_function(broken, design, original))
