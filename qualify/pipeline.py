@@ -26,6 +26,7 @@ from qualify.rendering import read_material, write_reports
 from qualify.reporting.material import Material
 from qualify.reporting.progress import Progress
 from qualify.reporting.terminal import print_verdict
+from qualify.scenario import Profile
 from qualify.serve import Stage, serve_arms
 from qualify.transcript import Arm
 
@@ -42,6 +43,7 @@ class Options:
         urls: Servers that are already running, by arm.
         port: Port for the servers; None takes a free one.
         policy: Used instead of the release's policy.
+        profile: Size of the scenarios, used instead of the release's.
         fresh: Serves every arm again, whatever is there.
         key: Private key that signs the statement; None leaves the bundle unsigned.
         registry: ``HOST:PORT`` of the registry for staging; for releases that are served in containers.
@@ -54,6 +56,7 @@ class Options:
     urls: Mapping[Arm, str] = field(default_factory=dict)
     port: int | None = None
     policy: Path | None = None
+    profile: Profile | None = None
     fresh: bool = False
     key: Path | None = None
     registry: str = ""
@@ -101,7 +104,12 @@ def run_release(options: Options, progress: Progress, console: Console) -> ExitC
     Raises:
         QualifyError: Before anything was started.
     """
-    inputs = read_inputs(options.release, with_control=options.with_control, policy_file=options.policy)
+    inputs = read_inputs(
+        options.release,
+        with_control=options.with_control,
+        policy_file=options.policy,
+        profile=options.profile,
+    )
     progress.say(f"plan: {inputs.release.name}")
     signer = read_private_key(options.key) if options.key else None
     image = compose_for(inputs, options.registry, attached=bool(options.urls), say=progress.say)
@@ -230,6 +238,7 @@ def _report(run: Run, material: Material, console: Console) -> None:
         sign_bundle(run.bundle, verdict, run.signer)
     print_verdict(console, verdict, str(run.bundle.root))
     if missing:
-        console.print(f"reports that could not be written: {', '.join(missing)}", markup=False, soft_wrap=True)
+        named = ", ".join(missing)
+        console.print(f"reports that could not be written: {named}", markup=False, soft_wrap=True)
     if run.state.status != "complete":
         console.print(f"this bundle is incomplete: {run.state.why}", markup=False, soft_wrap=True)

@@ -116,7 +116,11 @@ def _pinned(
     pinned: dict[str, object] = {
         # not its memory: a virtual machine's can grow while it is used
         "machine": [entry for entry in machine() if entry[0] != "memory"],
-        "scenarios": [scenario.model_dump(mode="json") for scenario in inputs.scenarios],
+        # what is required of the load, or said of it, changes no transcript
+        "scenarios": [
+            scenario.model_dump(mode="json", exclude={"requires", "description", "field_cases"})
+            for scenario in inputs.scenarios
+        ],
         "requests": [scenario.requests for scenario in scenarios],
         "baseline_forced_runs": inputs.policy.floor.baseline_forced_runs,
         "baseline": arms[0].argv + tuple(f"{name}={value}" for name, value in arms[0].environment),
@@ -213,6 +217,8 @@ def _scope(
     }
     if release.serving.parallel_arms and not attached:
         scope["arms"] = "servers side by side, driven one after another"
+    if inputs.profile is not None:
+        scope["profile"] = inputs.profile
     if image is not None:
         scope |= {"image": image.identity.digest, "server": f"vLLM {image.lock.vllm}"}
         if changed_sources := [source.name for source in image.lock.sources if source.modified]:
@@ -231,6 +237,7 @@ def _harness_sha256() -> str:
             __version__,
             sha256_directory(here / "serving", "*.py"),
             sha256_directory(here / "traffic", "*.py"),
+            sha256_directory(here / "scenario", "*.py"),
             sha256_file(here / "transcript.py"),
         ]
     )

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import datetime
 from pathlib import Path
+from typing import get_args
 
 import click
+
+from qualify.scenario import Profile
 
 EXIT_CODES = """Exit codes: 0 qualified, 1 rejected, 2 wrong usage, 3 inconclusive, 4 the machinery failed,
 130 interrupted."""
@@ -25,6 +28,11 @@ models_option = click.option(
 )
 no_control_option = click.option(
     "--no-control", is_flag=True, help="Leave the control out; then nothing can be qualified."
+)
+profile_option = click.option(
+    "--profile",
+    type=click.Choice(get_args(Profile)),
+    help="Size of the scenarios, used instead of the release's profile.",
 )
 policy_option = click.option(
     "--policy",

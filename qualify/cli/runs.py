@@ -17,6 +17,7 @@ from qualify.cli.options import (
     models_option,
     no_control_option,
     policy_option,
+    profile_option,
     release_argument,
 )
 from qualify.errors import ExitCode, UsageError
@@ -32,6 +33,7 @@ from qualify.pipeline import Options, run_release
 from qualify.planning import make_plan
 from qualify.reporting.progress import Progress
 from qualify.reporting.terminal import print_verdict
+from qualify.scenario import Profile
 from qualify.transcript import Arm
 
 
@@ -56,6 +58,7 @@ from qualify.transcript import Arm
 )
 @click.option("--port", type=click.IntRange(1024, 65535), help="Port for the servers; default: a free one.")
 @policy_option
+@profile_option
 @click.option("--fresh", is_flag=True, help="Serve every arm again, even if nothing has changed.")
 @click.option("--key", type=FILE, help="Sign the statement with this private key (`qualify keygen`).")
 @registry_option
@@ -67,6 +70,7 @@ def run_command(
     attached: tuple[str, ...],
     port: int | None,
     policy: Path | None,
+    profile: Profile | None,
     fresh: bool,
     key: Path | None,
     registry: str,
@@ -83,6 +87,7 @@ def run_command(
         urls=_urls(attached),
         port=port,
         policy=policy,
+        profile=profile,
         fresh=fresh,
         key=key,
         registry=registry,
@@ -123,13 +128,21 @@ def judge_command(
 @models_option
 @no_control_option
 @policy_option
+@profile_option
 @registry_option
-def plan_command(release: Path, models: Path, no_control: bool, policy: Path | None, registry: str) -> int:
+def plan_command(
+    release: Path,
+    models: Path,
+    no_control: bool,
+    policy: Path | None,
+    profile: Profile | None,
+    registry: str,
+) -> int:
     """Checks RELEASE and prints what a run of it would do, without starting a server.
 
     The plan of a release that is served in containers names its image, which is therefore built.
     """
-    inputs = read_inputs(release, with_control=not no_control, policy_file=policy)
+    inputs = read_inputs(release, with_control=not no_control, policy_file=policy, profile=profile)
     image = compose_for(inputs, registry, attached=False, say=Progress().say)
     planned = make_plan(inputs, {}, models, image).plan
     sys.stdout.buffer.write(canonical_json({"plan_id": planned.plan_id, "plan": planned}))

@@ -1,4 +1,4 @@
-"""Each arrival and axis of the scenario language, driven against the fake server: what was asked for happened.
+"""Each arrival and axis of the scenario language on the fake server: what was asked for happened.
 
 Order, overlap and batches are read from the fake engine's own step log, times from the transcripts.
 """
