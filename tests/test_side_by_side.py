@@ -101,7 +101,7 @@ def test_shares_of_a_card_that_add_up_to_more_than_it_are_refused(project):
     project.change(replay="full-graph", serving__parallel_arms=True)
     outcome = project.run()
     assert outcome.code == ExitCode.USAGE
-    assert "ask for 276% of a card's memory" in outcome.err
+    assert "276% of a card's memory" in outcome.err
     assert "release.yaml:" in outcome.err
 
 
