@@ -14,6 +14,7 @@ import click
 from qualify import __version__
 from qualify.cli.options import EXIT_CODES
 from qualify.cli.publishing import publish_command
+from qualify.cli.reports import report_command
 from qualify.cli.runs import judge_command, plan_command, run_command
 from qualify.cli.signing import keygen_command, sign_command, verify_command
 from qualify.errors import ExitCode, QualifyError
@@ -30,6 +31,7 @@ for _command in (
     run_command,
     plan_command,
     judge_command,
+    report_command,
     lock_command,
     image_command,
     inspect_command,

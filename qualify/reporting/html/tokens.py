@@ -5,6 +5,7 @@ Transcripts hold token ids and no text, and so does the view.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -157,16 +158,24 @@ def token_view(record: RunRecord, measured: Measured) -> TokenView | None:
         if length <= room:
             shown.append(name)
             room -= length
-    anchors = {name: f"request-{number}" for number, name in enumerate(sorted(order))}
+    anchors = {name: f"request-{number}" for number, name in enumerate(sorted(order, key=_natural))}
     return TokenView(
         arms=tuple(side.name for side in sides),
         runs=tuple(str(side.run.key) for side in sides),
         exact=threshold == 0,
         threshold=nats(threshold),
-        requests=tuple(_request(anchors[name], name, sides, threshold) for name in sorted(shown)),
-        left_out=tuple(sorted(set(order) - set(shown))),
+        requests=tuple(
+            _request(anchors[name], name, sides, threshold) for name in sorted(shown, key=_natural)
+        ),
+        left_out=tuple(sorted(set(order) - set(shown), key=_natural)),
         forced=decode is Decode.FORCED,
     )
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Sorts ``x/10`` after ``x/9``."""
+    parts = re.split(r"([0-9]+)", name)
+    return [(int(part), "") if number % 2 else (0, part) for number, part in enumerate(parts)]
 
 
 def _baseline(record: RunRecord, judged: Judged, decode: Decode) -> _Side:
@@ -208,7 +217,7 @@ def _request(anchor: str, name: str, sides: Sequence[_Side], threshold: float) -
         start = min(max(min(found) - BEFORE, 0), head.length - MOST_LINES_EACH)
     end = min(start + MOST_LINES_EACH, head.length)
     told = [
-        f"{arm} from position {at}" if at is not None else f"{arm} nowhere"
+        f"{arm}: first difference at {at}" if at is not None else f"{arm}: no difference"
         for arm, at in firsts.items()
         if name in next(side for side in sides if side.name == arm).heads
     ]
@@ -216,7 +225,7 @@ def _request(anchor: str, name: str, sides: Sequence[_Side], threshold: float) -
         anchor=anchor,
         request_id=name,
         context_tokens=head.context_tokens,
-        told="differs: " + ", ".join(told),
+        told=", ".join(told),
         differs=bool(found),
         lines=tuple(_line(at, name, sides, firsts) for at in range(start, end)),
         left_out=head.length - (end - start),

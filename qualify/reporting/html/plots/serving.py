@@ -122,7 +122,7 @@ def _bars(axes: Axes, heads: Sequence[RequestHead]) -> None:
     done = np.array([head.finished_s for head in heads])
     judged = np.array([head.judged for head in heads])
     parts = (
-        ("waiting", sent, first, judged, Ink.HEAT2),
+        ("waiting", sent, first, judged, Ink.HEAT3),
         ("decoding", first, done, judged, Ink.CANDIDATE),
         ("not judged", sent, done, ~judged, Ink.QUIET),
     )
