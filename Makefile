@@ -23,6 +23,9 @@ KERNEL_SOURCES := $(shell find kernels -type f \( -name '*.py' -o -name '*.c' -o
 # Runs a command with a Docker engine and a registry on 127.0.0.1; starts, and stops, what is not there.
 WITH_ENGINE := $(VENV)/bin/python -m qualify.images.local_engine --
 WHEELS := .cache/wheels
+CUDA_WHEELS := .cache/wheels-cuda
+# The Python of the CUDA image.
+CUDA_PYTHON ?= 3.12
 # Tests wait for servers more than they compute: more workers than cores.
 WORKERS ?= 4
 TEST_ARGS ?=
@@ -32,7 +35,7 @@ CONTRACTS_ARGS ?=
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help simulate install install-serving qualify qualify-gpu wheels base-image image qualify-image publish test test-slow test-registry test-images contracts-released bench bench-judge bench-kernels lint format clean
+.PHONY: help simulate install install-serving qualify qualify-gpu wheels wheels-cuda base-image image qualify-image publish test test-slow test-registry test-images contracts-released bench bench-judge bench-kernels lint format clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -48,6 +51,8 @@ qualify-gpu: install $(GPU)/.installed  ## Qualify a release on this machine's g
 	$(VENV)/bin/qualify run $(GPU_RELEASE) $(QUALIFY_ARGS)
 
 wheels: $(WHEELS)/.downloaded  ## Download the wheels that the CPU image is made of
+
+wheels-cuda: $(CUDA_WHEELS)/.downloaded  ## Download the wheels that images/ds4-stride-fix adds to a CUDA image
 
 install-engine:  ## Install a Docker engine and a registry where they are missing (Debian, as root)
 	images/base/install-engine
@@ -157,4 +162,10 @@ $(WHEELS)/.downloaded: requirements/serving-cpu.lock
 	    $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --dest $(WHEELS) --requirement requirements/serving-cpu.lock || { \
 	    echo "The wheels could not be downloaded. If torch's +cpu build was not found, pip's indexes lack it:"; \
 	    echo "  make $(MAKECMDGOALS) TORCH_INDEX=https://download.pytorch.org/whl/cpu"; exit 4; }
+	@touch $@
+
+$(CUDA_WHEELS)/.downloaded: requirements/cuda-image.lock
+	rm -rf $(CUDA_WHEELS) && mkdir -p $(CUDA_WHEELS)
+	$(PYTHON) -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --python-version $(CUDA_PYTHON) \
+	    --dest $(CUDA_WHEELS) --requirement $<
 	@touch $@

@@ -82,6 +82,7 @@ def find_base(client: DockerClient, name: str) -> LockedBase:
     Args:
         client: The engine.
         name: ``NAME@sha256:...``, which is pulled if it is not there, or the name of an image that is there.
+            One that was pulled is pinned by its registry's digest, one that was made here by its id.
 
     Returns:
         The base.
@@ -105,9 +106,18 @@ def find_base(client: DockerClient, name: str) -> LockedBase:
             f"base image {name} is not on this machine",
             advice="Make it (`make base-image` for the CPU release), or name one by digest: NAME@sha256:...",
         )
-    if at:
-        return LockedBase(name=plain, digest=digest, from_registry=True)
+    repository = plain.rpartition(":")[0] if ":" in plain.rpartition("/")[2] else plain
+    if not at:
+        digest = _pulled_digest(image, repository)
+    if digest:
+        return LockedBase(name=repository, digest=digest, from_registry=True)
     return LockedBase(name=name, digest=str(image.id), from_registry=False)
+
+
+def _pulled_digest(image: EngineImage, repository: str) -> str:
+    """What the registry calls an image of this repository; empty where it never came from there."""
+    known = dict(str(entry).split("@", 1) for entry in image.attrs.get("RepoDigests") or ())
+    return known.get(repository, "")
 
 
 def local_image(client: DockerClient, name: str) -> EngineImage | None:

@@ -199,12 +199,15 @@ def model_in_image(composed: Composed, model: SyntheticModel, models: Path) -> P
     """
     kernels = next((source.content_sha256 for source in composed.lock.sources), composed.lock.build_id)
     muted = "-muted" if model.mute_c4 else ""
-    directory = models.absolute() / f"image-{kernels[:12]}" / f"synthetic-{model.seed}{muted}"
+    directory = (
+        models.absolute() / f"image-{kernels[:12]}" / f"synthetic-{model.geometry}-{model.seed}{muted}"
+    )
     if (directory / "config.json").is_file():
         return directory
     directory.parent.mkdir(parents=True, exist_ok=True)
     hand_over(directory.parent)
     words = ["-m", _CHECKPOINT, f"{_MODELS_AT}/{directory.name}", "--seed", str(model.seed)]
+    words += ["--geometry", model.geometry]
     output = run_to_end(
         connect(),
         ContainerSpec(

@@ -90,6 +90,7 @@ class FakeImage:
     id: str
     labels: dict[str, str] = field(default_factory=dict)
     tags: list[tuple[str, str]] = field(default_factory=list)
+    attrs: dict[str, Any] = field(default_factory=dict)
 
     def tag(self, repository: str, tag: str) -> None:
         self.tags.append((repository, tag))

@@ -4,6 +4,7 @@ import pytest
 
 from qualify.errors import MachineryError, UsageError
 from qualify.images.engine import find_base
+from qualify.images.lock import LockedBase
 from qualify.images.staging import push
 from tests.images.engine import FakeEngine, FakeImage
 from tests.images.factory import DIGEST
@@ -62,6 +63,28 @@ def test_base_of_this_machine_is_pinned_by_its_id():
     fake.images.known = {"base:1": FakeImage("sha256:9")}
     found = find_base(fake, "base:1")
     assert (found.digest, found.from_registry) == ("sha256:9", False)
+
+
+@pytest.mark.parametrize(
+    ("name", "pulled", "repository"),
+    [
+        ("vllm/vllm-openai:v1", "vllm/vllm-openai", "vllm/vllm-openai"),
+        ("localhost:5000/base", "localhost:5000/base", "localhost:5000/base"),
+        ("localhost:5000/base:1", "localhost:5000/base", "localhost:5000/base"),
+    ],
+)
+def test_base_that_was_pulled_by_tag_is_pinned_by_its_registrys_digest(name, pulled, repository):
+    fake = FakeEngine()
+    fake.images.known = {name: FakeImage("sha256:9", attrs={"RepoDigests": [f"{pulled}@{DIGEST}"]})}
+    assert find_base(fake, name) == LockedBase(name=repository, digest=DIGEST, from_registry=True)
+
+
+def test_digest_in_another_repository_pins_nothing():
+    fake = FakeEngine()
+    fake.images.known = {
+        "base:1": FakeImage("sha256:9", attrs={"RepoDigests": [f"127.0.0.1:5/base@{DIGEST}"]})
+    }
+    assert find_base(fake, "base:1") == LockedBase(name="base:1", digest="sha256:9", from_registry=False)
 
 
 def test_base_that_is_nowhere_is_refused():
