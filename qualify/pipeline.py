@@ -24,8 +24,9 @@ from qualify.planning import Planned, make_plan
 from qualify.record import ArmRecord, ArmState
 from qualify.rendering import read_material, write_reports
 from qualify.reporting.material import Material
+from qualify.reporting.outcome import tell_outcome
 from qualify.reporting.progress import Progress
-from qualify.reporting.terminal import print_verdict
+from qualify.reporting.terminal import FULL_TEXT
 from qualify.scenario import Profile
 from qualify.serve import Stage, serve_arms
 from qualify.transcript import Arm
@@ -122,7 +123,7 @@ def run_release(options: Options, progress: Progress, console: Console) -> ExitC
         verdict = judge_bundle(finished)
         if signer is not None:
             sign_bundle(finished, verdict, signer)
-        print_verdict(console, verdict, str(finished.root))
+        tell_outcome(console, verdict, str(finished.root), FULL_TEXT)
         return verdict.result.exit_code
     run = _open_run(options, inputs, planned, progress, signer)
     progress.say(f"bundle: {run.bundle.root}")
@@ -230,13 +231,10 @@ def _report(run: Run, material: Material, console: Console) -> None:
     verdict = material.verdict
     run.bundle.write("verdict.json", verdict)
     missing = write_reports(material, run.bundle, run.progress.say)
-    summary = run.bundle.root / "summary.txt"
-    with summary.open("w", encoding="utf-8") as stream:
-        print_verdict(Console(file=stream, width=110), verdict, run.bundle.root.name)
     seal(run.bundle)
     if run.signer is not None:
         sign_bundle(run.bundle, verdict, run.signer)
-    print_verdict(console, verdict, str(run.bundle.root))
+    tell_outcome(console, verdict, str(run.bundle.root), FULL_TEXT)
     if missing:
         named = ", ".join(missing)
         console.print(f"reports that could not be written: {named}", markup=False, soft_wrap=True)

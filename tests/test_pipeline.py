@@ -3,6 +3,7 @@
 import yaml
 
 from qualify.errors import ExitCode
+from qualify.reporting.writers import WRITERS
 from tests.projects import assert_judged_again_the_same
 
 
@@ -15,13 +16,11 @@ def test_good_release_is_qualified(project):
     assert names == {
         "arms",
         "inputs",
-        "junit.xml",
         "manifest.json",
         "plan.json",
-        "receipt.json",
         "run.json",
-        "summary.txt",
         "verdict.json",
+        *WRITERS,
     }
     assert project.read("receipt.json")["verdict"] == "qualified"
     assert_judged_again_the_same(project)

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from qualify.cli.options import (
     BUNDLE,
@@ -31,8 +30,9 @@ from qualify.judging import judge_bundle, judge_foreign
 from qualify.loopback import loopback_url
 from qualify.pipeline import Options, run_release
 from qualify.planning import make_plan
+from qualify.reporting.outcome import tell_outcome
 from qualify.reporting.progress import Progress
-from qualify.reporting.terminal import print_verdict
+from qualify.reporting.terminal import console_for
 from qualify.scenario import Profile
 from qualify.transcript import Arm
 
@@ -92,7 +92,7 @@ def run_command(
         key=key,
         registry=registry,
     )
-    return run_release(options, Progress(), _console())
+    return run_release(options, Progress(), console_for(sys.stdout))
 
 
 @click.command("judge", epilog=EXIT_CODES)
@@ -170,13 +170,8 @@ def _day(text: str | None) -> str:
         raise UsageError(f"--date {text}: {error}; give YYYY-MM-DD") from error
 
 
-def _console() -> Console:
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 110)
-
-
 def _print_judgement(verdict: Verdict, where: str) -> int:
     sys.stdout.buffer.write(canonical_json(verdict))
     sys.stdout.flush()
-    console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 110)
-    print_verdict(console, verdict, where)
+    tell_outcome(console_for(sys.stderr), verdict, where, "verdict.json")
     return verdict.result.exit_code

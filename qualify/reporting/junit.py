@@ -1,36 +1,53 @@
-"""JUnit XML: a test case for each finding and each required cell of the coverage table."""
+"""JUnit XML: a test case for each requirement, scenario and contract, beside the verdict's own.
+
+What is not known is an error and never a skip: CI systems count skips as passes. Only what the policy waives
+is skipped.
+"""
 
 from __future__ import annotations
 
 import re
+from itertools import groupby
 
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
-from qualify.findings import CoverageCell, Finding, Result, Verdict, Weight
+from qualify.findings import Verdict
+from qualify.record import RunRecord
+from qualify.reporting.cases import Case, Outcome, cases
 
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_RESULTS = {Outcome.FAILED: Failure, Outcome.ERROR: Error, Outcome.WAIVED: Skipped}
 
 
-def junit(verdict: Verdict) -> bytes:
+def junit(verdict: Verdict, record: RunRecord) -> bytes:
     """Writes a verdict as JUnit XML.
 
     Args:
-        verdict: The verdict. ``inconclusive`` is an error, never a skip: CI systems count skips as passes.
+        verdict: The verdict.
+        record: The evidence that it follows from.
 
     Returns:
-        The XML document.
+        The XML document, valid by the schema of Jenkins' xUnit plugin (junit-10).
     """
-    suite = TestSuite(f"qualify {verdict.release}")
-    suite.add_testcase(_verdict_case(verdict))
-    for finding in verdict.findings:
-        if finding.weight is not Weight.NOTE:
-            suite.add_testcase(_finding_case(finding))
-    for cell in verdict.coverage:
-        if cell.satisfied is not None:
-            suite.add_testcase(_coverage_case(cell))
-    document = JUnitXml("qualify")
-    document.add_testsuite(suite)
-    document.update_statistics()  # type: ignore[no-untyped-call]
+    document = JUnitXml(_clean(f"qualify {verdict.release}"))
+    for kind, group in groupby(cases(verdict, record), key=lambda case: case.kind):
+        suite = TestSuite(_clean(f"qualify {verdict.release}: {kind}"))
+        suite.timestamp = verdict.run_date
+        if kind == "verdict":
+            for name, value in (
+                ("verdict", verdict.result),
+                ("subject", verdict.subject),
+                *((f"scope: {label}", value) for label, value in verdict.scope),
+                *((f"limitation {number}", text) for number, text in enumerate(verdict.limitations, 1)),
+            ):
+                suite.add_property(name, _clean(value))
+        for case in group:
+            suite.add_testcase(_test_case(case))
+        suite.update_statistics()  # type: ignore[no-untyped-call]
+        document.add_testsuite(suite)
+    # not by update_statistics, which also counts skips: junit-10 knows that attribute of suites only
+    for count in ("tests", "failures", "errors"):
+        setattr(document, count, sum(getattr(suite, count) for suite in document))
     return bytes(document.tostring())  # type: ignore[no-untyped-call]
 
 
@@ -39,37 +56,14 @@ def _clean(text: str) -> str:
     return _NOT_XML.sub("?", text)
 
 
-def _verdict_case(verdict: Verdict) -> TestCase:
-    case = TestCase("verdict", classname="qualify.verdict")
-    text = _clean("\n".join(verdict.reasons))
-    if verdict.result is Result.REJECTED:
-        case.result = [_with_text(Failure("rejected", "rejected"), text)]
-    elif verdict.result is Result.INCONCLUSIVE:
-        case.result = [_with_text(Error("inconclusive", "inconclusive"), text)]
-    return case
-
-
-def _finding_case(finding: Finding) -> TestCase:
-    name = " ".join(str(part) for part in (finding.rule, finding.arm, finding.scenario) if part)
-    case = TestCase(name, classname="qualify.findings")
-    text = _clean("\n".join([finding.summary, finding.advice, *finding.evidence]))
-    if finding.weight is Weight.DEFECT:
-        case.result = [_with_text(Failure(_clean(finding.summary), finding.rule), text)]
-    elif finding.weight is Weight.UNTESTED:
-        case.result = [_with_text(Error(_clean(finding.summary), finding.rule), text)]
-    elif finding.weight is Weight.WAIVED:
-        case.result = [_with_text(Skipped(_clean(finding.summary), "waived"), text)]
-    return case
-
-
-def _coverage_case(cell: CoverageCell) -> TestCase:
-    case = TestCase(cell.name, classname="qualify.coverage")
-    if not cell.satisfied:
-        text = f"reached {cell.reached}, required {cell.required}"
-        case.result = [_with_text(Error(text, "not covered"), f"{text} (measured by {cell.how})")]
-    return case
-
-
-def _with_text(result: Failure | Error | Skipped, text: str) -> Failure | Error | Skipped:
-    result.text = text
-    return result
+def _test_case(case: Case) -> TestCase:
+    test = TestCase(_clean(case.name), classname=f"qualify.{case.kind}")
+    message = _clean(case.message)
+    if case.outcome is Outcome.PASSED:
+        if message:
+            test.system_out = message
+        return test
+    result = _RESULTS[case.outcome](message, case.outcome)
+    result.text = "\n".join(_clean(line) for line in (case.message, *case.details))
+    test.result = [result]
+    return test

@@ -1,17 +1,43 @@
-"""What a run looks like while it runs: one line an event, readable in a terminal and in a CI log."""
+"""What a run looks like while it runs: events line by line, and below them what is waited for."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 import time
-from typing import TextIO
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self, TextIO
+
+from rich.text import Text
+
+_REDRAW_EVERY_S = 0.5
+# A wait that nobody has told of for so long is over.
+_STALE_AFTER_S = 3.0
+_LONGEST = 300
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """What is waited for.
+
+    Attributes:
+        text: What, in one line.
+        detail: More of it, e.g. the last line of a server's log; may be empty.
+        told_s: When that was told, by the monotonic clock.
+    """
+
+    text: str
+    detail: str
+    told_s: float
 
 
 class Progress:
     """Prints events with the time since the start, and says what is waited for.
 
-    On a terminal the line that tells what is waited for is rewritten in place; elsewhere it is printed now
-    and then, without control characters.
+    On a terminal the lines that tell what is waited for are rewritten in place; elsewhere a line is printed
+    now and then, without control characters.
 
     Args:
         stream: Where to print; standard error by default, so that standard output stays for results.
@@ -20,36 +46,74 @@ class Progress:
 
     def __init__(self, stream: TextIO | None = None, every_s: float = 15.0) -> None:
         self._stream = stream or sys.stderr
-        self._every_s = 0.5 if self._stream.isatty() else every_s
-        self._began = time.monotonic()
-        self._last_wait = self._began
-        self._pending = False
+        self._live = self._stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        self._every_s = every_s
+        self._began = self._drawn_s = time.monotonic()
+        self._waits: dict[str, _Wait] = {}
+        self._logged_s: dict[str, float] = {}
+        self._lines = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._erase()
 
     def say(self, text: str) -> None:
-        """Prints one event."""
-        self._clear()
-        print(f"[{self._elapsed()}] {text}", file=self._stream, flush=True)
-        self._last_wait = time.monotonic()
-
-    def wait(self, text: str) -> None:
-        """Tells what is waited for; may be called often."""
+        """Prints one event; what was waited for until then is over."""
+        self._erase()
+        self._waits.clear()
         now = time.monotonic()
-        if now - self._last_wait < self._every_s:
-            return
-        self._last_wait = now
-        line = f"[{self._elapsed()}] ... {text}"
-        if self._stream.isatty():
-            self._clear()
-            print(line[:150], end="", file=self._stream, flush=True)
-            self._pending = True
-        else:
-            print(line[:300], file=self._stream, flush=True)
+        self._logged_s = dict.fromkeys(self._logged_s, now)
+        print(f"[{self._elapsed(now)}] {text}", file=self._stream, flush=True)
 
-    def _clear(self) -> None:
-        if self._pending:
-            print("\r\033[K", end="", file=self._stream)
-            self._pending = False
+    def wait(self, text: str, *, about: str = "", detail: str = "") -> None:
+        """Tells what is waited for; may be called often.
 
-    def _elapsed(self) -> str:
-        seconds = int(time.monotonic() - self._began)
+        Args:
+            text: What, in one line.
+            about: Who waits, where several do at the same time: each has lines of its own.
+            detail: More of it, e.g. the last line of a server's log.
+        """
+        now = time.monotonic()
+        if self._live:
+            self._waits[about] = _Wait(text, detail, now)
+            if now - self._drawn_s >= _REDRAW_EVERY_S:
+                self._draw(now)
+        elif now - self._logged_s.setdefault(about, self._began) >= self._every_s:
+            self._logged_s[about] = now
+            line = f"[{self._elapsed(now)}] ... {text}" + (f"; {detail}" if detail else "")
+            print(line[:_LONGEST], file=self._stream, flush=True)
+
+    def _draw(self, now: float) -> None:
+        self._erase()
+        self._drawn_s = now
+        width, height = shutil.get_terminal_size()
+        lines = []
+        for wait in self._waits.values():
+            if now - wait.told_s < _STALE_AFTER_S:
+                lines.append(_fitted(f"[{self._elapsed(now)}] ... {wait.text}", width - 1))
+                if wait.detail:
+                    lines.append(_fitted(f"             {wait.detail}", width - 1))
+        lines = lines[: height - 1]
+        self._lines = len(lines)
+        print("\n".join(lines), end="", file=self._stream, flush=True)
+
+    def _erase(self) -> None:
+        if self._lines:
+            up = f"\033[{self._lines - 1}A" if self._lines > 1 else ""
+            print(f"\r{up}\033[J", end="", file=self._stream, flush=True)
+            self._lines = 0
+
+    def _elapsed(self, now: float) -> str:
+        seconds = int(now - self._began)
         return f"{seconds // 60:3d}:{seconds % 60:02d}"
+
+
+def _fitted(line: str, width: int) -> str:
+    """The line cut to the columns of a terminal, where some characters take two."""
+    text = Text(line.replace("\n", " "))
+    text.truncate(width, overflow="ellipsis")
+    return text.plain

@@ -16,8 +16,7 @@ from pathlib import Path
 from qualify.evidence.bundle import MANIFEST, Bundle, verify
 from qualify.evidence.digests import canonical_json, sha256_file
 from qualify.judging import judge_bundle
-
-_MADE_FROM_THE_VERDICT = ("receipt.json", "junit.xml", "summary.txt")
+from qualify.reporting.writers import WRITERS
 
 
 def unpack(source: Path, target: Path) -> None:
@@ -27,7 +26,7 @@ def unpack(source: Path, target: Path) -> None:
     for path in target.rglob("*.jsonl.gz"):
         path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
         path.unlink()
-    for name in (MANIFEST, *_MADE_FROM_THE_VERDICT):
+    for name in (MANIFEST, *WRITERS):
         (target / name).unlink(missing_ok=True)
     verdict = judge_bundle(Bundle(target))
     (target / "verdict.json").write_bytes(canonical_json(verdict))

@@ -1,15 +1,13 @@
 """Reports say what the verdict says, in every form."""
 
 import io
-import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from qualify.findings import CoverageCell, Finding, Result, Verdict, Weight
-from qualify.reporting.junit import junit
-from qualify.reporting.progress import Progress
-from qualify.reporting.terminal import print_verdict
+from qualify.reporting.terminal import full_text, print_verdict
 from qualify.transcript import Arm
 
 
@@ -46,34 +44,6 @@ WAIVED = Finding(rule="loops", weight=Weight.WAIVED, summary="known loop")
 NOTE = Finding(rule="note", weight=Weight.NOTE, summary="nothing")
 
 
-def cases(document: bytes) -> dict[str, ElementTree.Element]:
-    root = ElementTree.fromstring(document)
-    return {case.get("name"): case for case in root.iter("testcase")}
-
-
-@pytest.mark.parametrize(
-    ("result", "tag"),
-    [(Result.QUALIFIED, None), (Result.REJECTED, "failure"), (Result.INCONCLUSIVE, "error")],
-)
-def test_junit_verdict(result, tag):
-    case = cases(junit(verdict(result)))["verdict"]
-    assert [child.tag for child in case] == ([tag] if tag else [])
-
-
-def test_junit_cases():
-    found = cases(junit(verdict(Result.REJECTED, DEFECT, UNTESTED, WAIVED, NOTE)))
-    tags = {name: [child.tag for child in case] for name, case in found.items()}
-    assert tags == {
-        "verdict": ["failure"],
-        "divergence candidate mixed": ["failure"],
-        "coverage": ["error"],
-        "loops": ["skipped"],
-        "rows in one step": [],
-        "replayed share": ["error"],
-    }
-    assert "NUL ? and" in found["divergence candidate mixed"][0].text
-
-
 def test_terminal_is_plain_where_it_is_no_terminal():
     stream = io.StringIO()
     print_verdict(Console(file=stream, width=110), verdict(Result.REJECTED, DEFECT, NOTE), "bundles/x")
@@ -92,17 +62,49 @@ def test_terminal_is_plain_where_it_is_no_terminal():
     assert "nothing" not in text
 
 
-def test_progress_is_quiet_and_plain_in_a_log():
-    stream = io.StringIO()
-    progress = Progress(stream, every_s=3600)
-    progress.say("candidate: starting")
-    for _ in range(100):
-        progress.wait("server")
-    assert stream.getvalue() == "[  0:00] candidate: starting\n"
+def terminal(width: int, height: int) -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, width=width, height=height, highlight=False)
 
 
-def test_progress_repeats_what_is_waited_for():
-    stream = io.StringIO()
-    progress = Progress(stream, every_s=0)
-    progress.wait("server")
-    assert "... server\n" in stream.getvalue()
+def many(result: Result) -> Verdict:
+    findings = tuple(
+        replace(UNTESTED, summary=f"gap number {number} of the run. " * 9) for number in range(40)
+    )
+    shown = verdict(result, DEFECT, *findings)
+    return replace(
+        shown,
+        reasons=tuple(finding.summary for finding in findings),
+        limitations=tuple(f"limitation {number}: " + "not tried " * 20 for number in range(30)),
+        scope=tuple((f"label {number}", "value " * 10) for number in range(9)),
+    )
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (200, 60)])
+@pytest.mark.parametrize("result", Result)
+def test_it_fits_on_one_screen_of_a_terminal(width, height, result):
+    console = terminal(width, height)
+    print_verdict(console, many(result), "bundles/x", rest="summary.txt")
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) < height
+    text = console.file.getvalue()
+    for said in (
+        str(result),
+        "sha256:abc",
+        "gap number 0",
+        "limitation 0",
+        "more in summary.txt",
+        "bundles/x",
+    ):
+        assert said in text
+    assert "replayed share" in text
+
+
+def test_the_full_text_leaves_nothing_out_and_obeys_no_environment(monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    text = full_text(many(Result.REJECTED), "x")
+    for number in range(30):
+        assert f"limitation {number}:" in text
+    for number in range(40):
+        assert f"gap number {number} " in text
+    assert "rows 1 to 7 differ look at the stride" in text
+    assert "\x1b" not in text
