@@ -15,6 +15,7 @@ from qualify.compare.integrity import check_compared, check_runs, required_runs
 from qualify.compare.locate import locate
 from qualify.compare.oracles import check_oracles
 from qualify.compare.power import margin
+from qualify.compare.probes import check_probes
 from qualify.compare.rules import ask
 from qualify.compare.table import decide, facts
 from qualify.findings import CoverageCell, Finding, Result, Verdict, Weight
@@ -48,6 +49,7 @@ def judge(record: RunRecord, policy: Policy, policy_sha256: str) -> Verdict:
         *_not_compared(record, candidate),
         *_divergence(candidate),
         *check_oracles(record, policy.decision),
+        *check_probes(record, policy.probes),
         *_control(record, policy, control),
         *coverage.shortfalls(cells, policy.coverage),
     ]

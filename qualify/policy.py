@@ -95,6 +95,28 @@ class CoveragePolicy(Strict):
     limitations_only: Annotated[tuple[Demanded, ...], Field(strict=False)] = ()
 
 
+class ProbePolicy(Strict):
+    """From when on a probe's measurement counts against the candidate, beside the same of the baseline.
+
+    Attributes:
+        acceptance_share: Draft acceptance of the candidate, at its lowest, must be at least this share of the
+            baseline's lowest. Collapses in the field left less than a tenth (75.8% to 4.1%, 45% to 1.5%,
+            exactly 0); two windows of a right server with 200 drafts each differ by a few percent.
+        acceptance_drafts: Draft tokens of one window.
+        memory_growth_share: The candidate's processes may grow by this share of what they held as serving
+            began, beyond the baseline's own growth; a convention.
+        memory_growth_mib: Growth below this never counts: caches and allocators fill up.
+        repeated_warnings: So many times as often as the baseline, which counts as once at least, is a flood.
+            A start warns a few times of one thing; a case in the field warned 944 times; this lies between.
+    """
+
+    acceptance_share: Share = 0.5
+    acceptance_drafts: Annotated[int, Field(ge=50)] = 200
+    memory_growth_share: Annotated[float, Field(gt=0)] = 0.25
+    memory_growth_mib: Annotated[int, Field(ge=1)] = 512
+    repeated_warnings: Annotated[int, Field(ge=2)] = 100
+
+
 class Waiver(Strict):
     """A finding that its owner accepts for a while.
 
@@ -123,6 +145,7 @@ class Policy(Strict):
         decision: Error rates.
         control: The control.
         coverage: What must have been reached.
+        probes: From when on what probes measured counts.
         waivers: Accepted findings. A waiver turns a defect into a waived finding, never missing evidence
             into a pass.
     """
@@ -133,6 +156,7 @@ class Policy(Strict):
     decision: DecisionPolicy = DecisionPolicy()
     control: ControlPolicy = ControlPolicy()
     coverage: CoveragePolicy = CoveragePolicy()
+    probes: ProbePolicy = ProbePolicy()
     waivers: Annotated[tuple[Waiver, ...], Field(strict=False)] = ()
 
 

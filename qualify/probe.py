@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 GENERATED = "vllm:generation_tokens"
 RUNNING = "vllm:num_requests_running"
+WAITING = "vllm:num_requests_waiting"
 CACHE_USED = "vllm:kv_cache_usage_perc"
 PREEMPTIONS = "vllm:num_preemptions"
 PREFIX_QUERIES = "vllm:prefix_cache_queries"
@@ -14,6 +15,10 @@ PREFIX_HITS = "vllm:prefix_cache_hits"
 DRAFTED = "vllm:spec_decode_num_draft_tokens"
 ACCEPTED = "vllm:spec_decode_num_accepted_tokens"
 STARTED = "process_start_time_seconds"
+
+TRACEBACK = "a traceback"
+ILLEGAL_MEMORY = "an illegal memory access"
+NAN = "NaN"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +49,7 @@ class LogSigns:
     """Signs of trouble in a server's log, up to where it was told to stop.
 
     Attributes:
-        counts: Sign to lines that show it.
+        counts: Sign to lines that show it, from when the server was ready on.
         first: Sign to the first such line.
         warnings: Warning with its numbers taken out, to how often it came; the most frequent ones.
     """
@@ -66,7 +71,7 @@ class ProbeRecord:
 
     samples: tuple[Sample, ...] = ()
     log: LogSigns | None = None
-    gpu_errors: tuple[str, ...] | None = field(default=None)
+    gpu_errors: tuple[str, ...] | None = None
 
     def most_cache_used(self, scenario: str) -> float | None:
         """Largest share of the KV cache that was seen in use in a scenario; None where none was seen."""

@@ -21,6 +21,7 @@ from qualify.serving.configuration import keep_configuration
 from qualify.serving.docker import EVIDENCE_AT, MODEL_AT, DockerLauncher
 from qualify.serving.docker import Serving as ContainerServing
 from qualify.serving.launcher import Launcher, Server
+from qualify.serving.probes.sampler import Sampler, sampled
 from qualify.serving.process import ProcessLauncher, free_ports
 from qualify.serving.readiness import WaitProgress
 from qualify.serving.room import check_room
@@ -151,22 +152,23 @@ def _prepare(stage: Stage, arm: Arm, directory: Path) -> Callable[[Server], Awai
 
 def _drive(stage: Stage, arm: Arm, directory: Path) -> Use:
     async def drive(server: Server) -> str | None:
-        for key in runs_of(stage.inputs, stage.planned, arm):
-            outcome = await drive_run(
-                key,
-                stage.inputs.scenarios,
-                url=server.url,
-                served_name=stage.inputs.release.serving.served_name,
-                vocabulary=stage.planned.vocabulary,
-                path=directory / f"{key.decode}.run{key.number}.jsonl",
-                forced=_forced(stage.bundle) if key.decode is Decode.FORCED else None,
-                progress=functools.partial(_show_drive, stage.progress),
-            )
-            stage.progress.say(
-                f"{key}: {outcome.finished} of {outcome.expected} requests, {outcome.failed} failed"
-            )
-            if outcome.end is not DriveEnd.DRIVEN:
-                return outcome.trouble
+        async with sampled(server, directory) as sampler:
+            for key in runs_of(stage.inputs, stage.planned, arm):
+                outcome = await drive_run(
+                    key,
+                    stage.inputs.scenarios,
+                    url=server.url,
+                    served_name=stage.inputs.release.serving.served_name,
+                    vocabulary=stage.planned.vocabulary,
+                    path=directory / f"{key.decode}.run{key.number}.jsonl",
+                    forced=_forced(stage.bundle) if key.decode is Decode.FORCED else None,
+                    progress=functools.partial(_show_drive, stage.progress, sampler),
+                )
+                stage.progress.say(
+                    f"{key}: {outcome.finished} of {outcome.expected} requests, {outcome.failed} failed"
+                )
+                if outcome.end is not DriveEnd.DRIVEN:
+                    return outcome.trouble
         return None
 
     return drive
@@ -227,7 +229,8 @@ def _show_wait(progress: Progress, arm: Arm, wait: WaitProgress) -> None:
     progress.wait(f"{arm}: not ready after {wait.elapsed_s:.0f} s: {wait.waiting_for}; log: {wait.last_line}")
 
 
-def _show_drive(progress: Progress, drive: DriveProgress) -> None:
+def _show_drive(progress: Progress, sampler: Sampler, drive: DriveProgress) -> None:
+    sampler.driving(str(drive.run), drive.scenario, drive.in_flight)
     progress.wait(
         f"{drive.run} {drive.scenario}/{drive.phase}: {drive.done} of {drive.total} done, "
         f"{drive.in_flight} in flight, {drive.failed} failed, {drive.tokens_per_s:.0f} tokens/s"

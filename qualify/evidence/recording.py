@@ -16,6 +16,7 @@ from qualify.runtable import collect
 from qualify.serving.configuration import CONFIGURATION, KeptConfiguration, resolved
 from qualify.serving.graphs import read_graphs
 from qualify.serving.logfile import log_lines
+from qualify.serving.probes.reading import read_probes
 from qualify.serving.steps import read_steps
 from qualify.steps import collect_steps
 from qualify.transcript import Arm, RunKey, Transcript, read_transcripts
@@ -58,6 +59,7 @@ def read_record(bundle: Bundle) -> RunRecord:
         steps={arm: collect_steps(read_steps(path)) for arm, path in logs.items()},
         graphs=_graphs(bundle, arms),
         configurations=_configurations(bundle, arms),
+        probes={arm: read_probes(bundle.arm(arm)) for arm in arms},
         control_configured=plan.control_configured,
         max_model_len=plan.max_model_len,
         compress_ratio=plan.compress_ratio,

@@ -36,6 +36,7 @@ class AttachedServer:
     def __init__(self, url: str) -> None:
         self.url = url
         self.observable = False
+        self.rss_bytes: int | None = None
         self.peak_rss_bytes: int | None = None
 
     def ended(self) -> Exit | None:

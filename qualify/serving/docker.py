@@ -165,6 +165,11 @@ class DockerServer(LoggedToFile):
         return str(self._container.name)
 
     @property
+    def rss_bytes(self) -> int | None:
+        """Resident memory of its processes when last seen; None where they cannot be seen from here."""
+        return self.watch.rss_bytes or None
+
+    @property
     def peak_rss_bytes(self) -> int | None:
         """Largest sum of the resident memory of its processes; None where they cannot be seen from here."""
         return self.watch.peak_rss_bytes or None

@@ -42,7 +42,7 @@ _OWN_FAILURE = re.compile(
     r"|WorkerProc (failed to start|hit an exception)"
     r"|^Process (EngineCore|\S*Worker\S*):"
 )
-_TOLD_TO_STOP = re.compile(r"EngineCore: trigger received signal|API server: shutdown triggered")
+TOLD_TO_STOP = re.compile(r"EngineCore: trigger received signal|API server: shutdown triggered")
 _NOTICED = re.compile(r"died unexpectedly|exited unexpectedly|Parent process exited|EngineDeadError")
 _MACHINE = (
     (re.compile(r"[Aa]ddress already in use"), "its port was taken by another program"),
@@ -156,7 +156,7 @@ def _read(log: Iterable[str]) -> _Words:
                 noticed, words.own = True, f"{words.own} {raised[1].strip()}"
         elif _OWN_FAILURE.search(line):
             words.own = line.strip()
-        elif _TOLD_TO_STOP.search(line):
+        elif TOLD_TO_STOP.search(line):
             noticed, words.told = True, line.strip()
     words.last = tuple(last)
     return words

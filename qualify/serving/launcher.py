@@ -53,6 +53,10 @@ class Server(Protocol):
         """The last line of its log that is not blank; empty where there is none."""
 
     @property
+    def rss_bytes(self) -> int | None:
+        """Resident memory of all its processes together when last seen; None where not measured."""
+
+    @property
     def peak_rss_bytes(self) -> int | None:
         """Largest resident memory seen so far of all its processes together; None where not measured."""
 

@@ -167,6 +167,11 @@ class ProcessServer(LoggedToFile):
         return self._process.pid
 
     @property
+    def rss_bytes(self) -> int | None:
+        """Resident memory of its processes when last seen; None where they cannot be seen from here."""
+        return self.watch.rss_bytes
+
+    @property
     def peak_rss_bytes(self) -> int | None:
         """Largest sum of the resident memory of its processes; pages that they share count in each."""
         return self.watch.peak_rss_bytes

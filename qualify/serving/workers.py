@@ -26,6 +26,7 @@ class WorkerWatch:
         self._workers: dict[str, psutil.Process] = {}
         self._lost: str | None = None
         self._sampled_at = 0.0
+        self.rss_bytes: int | None = None
         self.peak_rss_bytes: int | None = None
 
     @property
@@ -53,6 +54,7 @@ class WorkerWatch:
                 # worker, and its end is none.
                 if title.startswith(_WORKER_TITLE) and title != _title(psutil.Process(process.ppid())):
                     self._workers.setdefault(f"{title} (process {pid})", process)
+        self.rss_bytes = resident
         self.peak_rss_bytes = max(resident, self.peak_rss_bytes or 0)
 
     def lost(self) -> str | None:

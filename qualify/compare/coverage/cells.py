@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from qualify.compare.configuration import configured_graphs
 from qualify.compare.coverage.demands import demanded
 from qualify.compare.coverage.load import ArmLoad, Load, arm_load
+from qualify.compare.coverage.probes import measured_by_probes
 from qualify.compare.coverage.timeline import most_in_flight
 from qualify.compare.coverage.window import shows_up_to
 from qualify.compare.strata import CONTEXT_EDGES
@@ -50,6 +51,7 @@ def measure(record: RunRecord, policy: CoveragePolicy, compared: int) -> tuple[C
         *_window(record),
         *_loads(load, policy),
         *_timeline(record),
+        *measured_by_probes(record),
         *demanded(record, load),
     )
 
