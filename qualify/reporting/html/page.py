@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -26,6 +27,9 @@ from qualify.transcript import Arm
 MOST_FINDINGS = 200
 MOST_NAMED = 40
 MOST_FILES = 200
+
+_NOT_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffe\uffff]")
+"""Characters that a server's log may hold and no HTML document may."""
 
 MEANINGS = {
     Result.QUALIFIED: "Within its scope the candidate answers as the baseline does, and the run could have "
@@ -95,7 +99,7 @@ def html_report(material: Material) -> bytes:
     page = environment.get_template("report.html.jinja").render(
         style=style, style_digest=digest, **_context(material)
     )
-    return page.encode("utf-8", errors="replace")
+    return _NOT_TEXT.sub("\N{REPLACEMENT CHARACTER}", page).encode("utf-8", errors="replace")
 
 
 def _context(material: Material) -> Mapping[str, object]:

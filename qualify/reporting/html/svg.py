@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -114,7 +115,9 @@ def inline_svg(drawn: Figure, name: str, title: str, description: str) -> str:
         The element; the same figure gives the same text.
     """
     stream = io.BytesIO()
-    with mpl.rc_context({"svg.hashsalt": name}):
+    with mpl.rc_context({"svg.hashsalt": name}), warnings.catch_warnings():
+        # names may be written in any script; the browser has the glyphs, whatever matplotlib's font lacks
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         FigureCanvasSVG(drawn).print_svg(stream, metadata={"Date": None})  # type: ignore[no-untyped-call]
     root = ElementTree.fromstring(stream.getvalue())
     _drop(root, {"metadata", "style"})

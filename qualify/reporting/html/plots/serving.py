@@ -34,7 +34,7 @@ def replays(record: RunRecord) -> Plot | None:
     drawn = figure(200)
     axes = drawn.subplots()
     at = np.arange(len(sizes))
-    axes.bar(at, wholes, color=str(Ink.CANDIDATE), label=record.replay)
+    axes.bar(at, wholes, color=str(Ink.CANDIDATE), label=label(record.replay))
     axes.bar(at, totals - wholes, bottom=wholes, color=str(Ink.CONTROL), label="not replayed as a whole")
     every = -(-len(sizes) // 20)
     axes.set_xticks(at[::every], [str(size) for size in sizes[::every]])

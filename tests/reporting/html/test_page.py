@@ -1,0 +1,254 @@
+"""The HTML report says what the verdict says, of any bundle, and nothing in a bundle becomes markup."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from dataclasses import replace
+
+import pytest
+
+from qualify.compare.rows import UNKNOWN
+from qualify.findings import Finding, Result, Weight
+from qualify.record import ArmRecord, ArmState, RunRecord
+from qualify.reporting.html.measured import measure
+from qualify.reporting.html.page import html_report
+from qualify.reporting.html.tables import nats, share
+from qualify.reporting.html.tokens import MOST_LINES, token_view
+from qualify.reporting.material import Material
+from qualify.transcript import Arm
+from tests.judgefactory import POLICY, World, build, packed
+from tests.reporting.html.material import Page, material
+
+WORLD = World(scenarios={"alone": 1, "mixed": 10})
+EXACT = World(scenarios={"mixed": 10}, noise=0.0)
+HOSTILE = (
+    "</style></title>--><script>alert(1)</script><img src=http://x onerror=alert(2)> $\\frac{$ {{ 1 }} "
+    "\x00\x1b\ufffe"
+)
+
+
+def nothing_served() -> RunRecord:
+    record = build(WORLD)
+    arms = {arm: ArmRecord(arm=arm, state=ArmState.NOT_STARTED) for arm in record.arms}
+    found = Finding(rule="inspect-fix", weight=Weight.DEFECT, summary="The fix is not in the image.")
+    return replace(
+        record, runs={}, steps={}, arms=arms, inspections=(found,), incomplete=("nothing was served",)
+    )
+
+
+RECORDS = {
+    Result.QUALIFIED: lambda: build(WORLD),
+    Result.REJECTED: lambda: build(WORLD, candidate=packed),
+    Result.INCONCLUSIVE: lambda: build(WORLD, control=None),
+}
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory) -> dict[Result, tuple[Material, bytes]]:
+    made = {
+        result: material(record(), tmp_path_factory.mktemp("bundle")) for result, record in RECORDS.items()
+    }
+    return {result: (each, html_report(each)) for result, each in made.items()}
+
+
+@pytest.mark.parametrize("result", RECORDS)
+def test_the_page_says_what_the_verdict_says(result, pages):
+    made, content = pages[result]
+    assert made.verdict.result is result
+    page = Page(content)
+    for said in (
+        *made.verdict.reasons,
+        *made.verdict.limitations,
+        *(item.summary for item in made.verdict.findings),
+        *(item.advice for item in made.verdict.findings),
+        *(f"{value}" for _, value in made.verdict.scope),
+        made.verdict.subject,
+        made.plan.plan_id,
+    ):
+        assert said in page.text
+    spreads = {"floor": made.verdict.comparison.floor}
+    spreads |= {arm.arm: arm.spread for arm in made.verdict.comparison.arms}
+    figures = page.table("Divergence in nats")
+    for name, spread in spreads.items():
+        assert figures[name][:3] == [str(spread.positions), str(spread.differ), nats(spread.mean)]
+        drawn = page.table("Divergence of floor")[name]
+        assert drawn[:2] == [str(spread.positions), str(spread.positions - spread.differ)]
+        assert drawn[-1] == nats(spread.largest)
+    coverage = page.table("Measured")
+    for cell in made.verdict.coverage:
+        told = {True: "met", False: "missed", None: "only shown"}[cell.satisfied]
+        assert coverage[cell.name][:3] == [cell.reached, cell.required or "not required", told]
+
+
+def test_verdict_and_scope_come_first(pages):
+    text = pages[Result.REJECTED][1].decode()
+    order = ['class="verdict rejected"', "Scope:", 'id="tested"', 'id="why"', 'id="control"', 'id="figures"']
+    places = [text.index(each) for each in [*order, 'id="coverage"', 'id="tokens"', 'id="evidence"']]
+    assert places == sorted(places)
+
+
+def test_the_same_material_gives_the_same_bytes(pages, tmp_path):
+    again = html_report(material(RECORDS[Result.QUALIFIED](), tmp_path))
+    assert again == pages[Result.QUALIFIED][1]
+
+
+def test_a_bundle_without_transcripts_has_its_page(tmp_path):
+    made = material(nothing_served(), tmp_path)
+    page = Page(html_report(made))
+    assert made.verdict.result is Result.REJECTED
+    assert "The fix is not in the image." in page.text
+    assert "Nothing could be compared" in page.text
+    assert "nothing was served" in page.text
+    assert "tokens" not in page.ids
+    assert "svg" not in page.tags
+
+
+def test_nothing_from_a_bundle_is_markup(tmp_path):
+    def edit(item):
+        scenario = f"mixed{HOSTILE}"
+        return replace(item, request_id=f"{scenario}/{item.index}", scenario=scenario)
+
+    record = build(World(scenarios={"mixed": 10}), candidate=packed, edit=edit)
+    arms = {
+        arm: replace(entry, detail=HOSTILE, log_tail=(HOSTILE,), fault=HOSTILE)
+        for arm, entry in record.arms.items()
+    }
+    scenarios = tuple(
+        replace(
+            each,
+            name=f"mixed{HOSTILE}",
+            requests=tuple(
+                replace(item, request_id=f"mixed{HOSTILE}/{number}", scenario=f"mixed{HOSTILE}")
+                for number, item in enumerate(each.requests)
+            ),
+        )
+        for each in record.scenarios
+    )
+    found = Finding(
+        rule=HOSTILE,
+        weight=Weight.DEFECT,
+        summary=HOSTILE,
+        advice=HOSTILE,
+        scenario=HOSTILE,
+        evidence=(HOSTILE, "javascript:alert(3)", "arms/candidate/odd #?.log", "../outside"),
+        request_ids=(HOSTILE,),
+    )
+    record = replace(
+        record,
+        release=HOSTILE,
+        subject=HOSTILE,
+        scope=((HOSTILE, HOSTILE),),
+        replay=HOSTILE,
+        arms=arms,
+        scenarios=scenarios,
+        inspections=(found,),
+        incomplete=(HOSTILE,),
+    )
+    (tmp_path / "arms/candidate").mkdir(parents=True)
+    for name in ("odd #?.log", "<img src=x>.log", 'javascript:alert(1)"'):
+        (tmp_path / "arms/candidate" / name).write_text("x")
+    (tmp_path / "arms/outside.log").symlink_to("/etc/hostname")
+    content = html_report(material(record, tmp_path))
+    page = Page(content)
+    assert not page.tags & {"script", "img", "iframe", "object", "embed", "link", "base", "form", "image"}
+    assert not [each for each in page.attributes if each[1].startswith("on") or each[1] == "style"]
+    assert {link.split("/")[0] for link in page.links() if not link.startswith("#")} == {"."}
+    assert "./arms/candidate/odd%20%23%3F.log" in page.links()
+    assert "outside.log" not in "".join(page.links())
+    assert HOSTILE.split("\x00")[0] in page.text
+    assert not re.search(rb"[\x00-\x08\x0b-\x1f]", content)
+
+
+def test_only_the_style_that_is_there_is_allowed(pages):
+    text = pages[Result.QUALIFIED][1].decode()
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)[1].replace("&#39;", "'")
+    style = re.search(r"<style>(.*?)</style>", text, re.S)[1]
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert policy == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    assert not re.search(r"https?:|url\((?!#)|@import", text)
+
+
+def test_ids_are_unique_and_anchors_lead_somewhere(pages):
+    page = Page(pages[Result.REJECTED][1])
+    assert len(set(page.ids)) == len(page.ids)
+    anchors = {link[1:] for link in page.links() if link.startswith("#")}
+    assert any(anchor.startswith("request-") for anchor in anchors)
+    assert anchors <= set(page.ids)
+
+
+def test_every_plot_has_its_words_and_its_table(pages):
+    text = pages[Result.REJECTED][1].decode()
+    figures = re.findall(r"<figure.*?</figure>", text, re.S)
+    assert len(figures) == 6
+    for figure in figures:
+        (named,) = re.findall(r'<svg viewBox="[^"]*" role="img" aria-labelledby="([^"]*)"', figure)
+        assert all(f'id="{each}"' in figure for each in named.split())
+        assert "<caption>" in figure
+        assert "<th scope=" in figure
+
+
+def test_the_first_difference_is_where_the_fault_begins():
+    record = build(EXACT, candidate=lambda row, token: 1.5 if row == 3 and token >= 7 else 0.0, control=None)
+    view = token_view(record, measure(record, POLICY))
+    assert view.exact
+    assert [item.differs for item in view.requests] == [number == 3 for number in range(10)]
+    hit = view.requests[3]
+    marked = [line for line in hit.lines if line.first]
+    assert [(line.position, line.first) for line in marked if "candidate" in line.first] == [
+        (7, ("candidate",))
+    ]
+    assert [line.distances[0] == "0" for line in hit.lines[:8]] == [True] * 7 + [False]
+    assert hit.lines[0].cells[0].tokens == hit.lines[0].cells[1].tokens
+
+
+def test_the_token_view_is_bounded_and_shows_what_differs():
+    world = World(scenarios={"mixed": 200}, tokens=16, noise=0.0)
+    record = build(
+        world, candidate=lambda row, token: 1.5 if row == 190 and token >= 2 else 0.0, control=None
+    )
+    view = token_view(record, measure(record, POLICY))
+    assert sum(len(item.lines) for item in view.requests) <= MOST_LINES
+    assert len(view.requests) + len(view.left_out) == 200
+    assert "mixed/main/0190" in {item.request_id for item in view.requests}
+
+
+def test_a_long_answer_is_shown_around_its_first_difference():
+    world = World(scenarios={"mixed": 4}, tokens=300, noise=0.0)
+    record = build(world, candidate=lambda row, token: 1.5 if token >= 200 else 0.0, control=None)
+    view = token_view(record, measure(record, POLICY))
+    shown = [line.position for line in view.requests[1].lines]
+    assert (shown[0], shown[-1], view.requests[1].left_out) == (192, 287, 204)
+    assert [line.position for line in view.requests[1].lines if line.first] == [200]
+
+
+def test_distances_lie_where_they_were_computed():
+    record = build(EXACT, candidate=packed)
+    (candidate, _) = measure(record, POLICY).series
+    assert set(candidate.row[candidate.token == 0].tolist()) == {UNKNOWN}
+    computed = candidate.row != UNKNOWN
+    assert ((candidate.nats > 0) == (candidate.row > 0)).all()
+    assert set(candidate.batch[computed].tolist()) == {10}
+    assert candidate.seconds.min() == 1.0
+    assert candidate.seconds.max() == 2.0
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.0, "0"), (1e-12, "1e-12"), (0.0123456, "0.0123")])
+def test_only_an_exact_zero_reads_as_zero(value, text):
+    assert nats(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1.0, "100.0%"), (0.99999, "over 99.9%"), (0.0, "0.0%"), (1e-6, "under 0.1%")]
+)
+def test_only_all_reads_as_all(value, text):
+    assert share(value) == text
+
+
+def test_steps_that_were_not_recorded_are_told_as_estimates(tmp_path):
+    record = replace(build(WORLD), steps={})
+    text = Page(html_report(material(record, tmp_path))).text
+    assert "rows estimated" in text
+    assert "Graph replays" not in text
+    assert Arm.CANDIDATE in text
