@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from qualify.release import Release
 from qualify.scenario import RequestGroup, Scenario
+from qualify.serving.arms import SPECULATION, Argument, arm_settings
+from qualify.transcript import Arm
 from qualify.yamlsource import Located, Location, Problem
-
-Arguments = dict[str, str | int | float | bool]
 
 
 def unfulfillable(scenario: Scenario, source: Located, release: Release) -> list[Problem]:
@@ -23,9 +23,9 @@ def unfulfillable(scenario: Scenario, source: Located, release: Release) -> list
         One problem, with its place, for each thing that cannot be.
     """
     found = [*_too_long(scenario, release), *_too_many(scenario, release)]
-    for arm in release.arms.configured().values():
-        arguments = release.serving.arguments | arm.arguments
-        found += [*_uncached(scenario, arguments), *_speculating(scenario, arguments)]
+    for arm in release.arms.configured():
+        arguments = arm_settings(release, arm).arguments
+        found += [*_uncached(scenario, arguments), *_speculating(scenario, arm, arguments)]
     return [Problem(source.where(at), what) for at, what in dict.fromkeys(found)]
 
 
@@ -70,7 +70,7 @@ def _too_many(scenario: Scenario, release: Release) -> Iterator[tuple[Location, 
             )
 
 
-def _uncached(scenario: Scenario, arguments: Arguments) -> Iterator[tuple[Location, str]]:
+def _uncached(scenario: Scenario, arguments: Mapping[str, Argument]) -> Iterator[tuple[Location, str]]:
     if arguments.get("enable-prefix-caching", True) is not False and not arguments.get(
         "no-enable-prefix-caching"
     ):
@@ -96,13 +96,20 @@ def _uncached(scenario: Scenario, arguments: Arguments) -> Iterator[tuple[Locati
                 )
 
 
-def _speculating(scenario: Scenario, arguments: Arguments) -> Iterator[tuple[Location, str]]:
+def _speculating(
+    scenario: Scenario, arm: Arm, arguments: Mapping[str, Argument]
+) -> Iterator[tuple[Location, str]]:
+    speculates = SPECULATION in arguments
+    if speculates and "forced" in scenario.decode:
+        yield (
+            ("decode",),
+            f"vLLM forces no tokens while it speculates, and the {arm} has a {SPECULATION}: "
+            "decode [free] only",
+        )
     wanted = scenario.requires.speculation
-    written = arguments.get("speculative-config")
-    if wanted is None or wanted == (written is not None):
-        return
-    has = "has a speculative-config" if written is not None else "has no speculative-config"
-    yield (
-        ("requires", "speculation"),
-        f"speculation: {str(wanted).lower()} is required, and the release {has}",
-    )
+    if arm is not Arm.BASELINE and wanted is not None and wanted != speculates:
+        yield (
+            ("requires", "speculation"),
+            f"speculation: {str(wanted).lower()} is required, and the {arm} has "
+            f"{'a' if speculates else 'no'} {SPECULATION}",
+        )

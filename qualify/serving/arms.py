@@ -12,6 +12,7 @@ from qualify.release import ArmConfiguration, Release
 from qualify.transcript import Arm
 
 STEP_LOG = "steps.jsonl"
+SPECULATION = "speculative-config"
 FORCED_TOKENS = "ds4_kernels.forced_tokens:ForcedTokens"
 
 # Everything else of the harness's environment stays away from the server: what serves must be what the
@@ -122,7 +123,8 @@ def server_command(
         "port": port,
         "max-model-len": serving.max_model_len,
         "max-num-seqs": serving.max_num_seqs,
-        "logits-processors": FORCED_TOKENS,
+        # vLLM refuses to start with both
+        **({} if SPECULATION in settings.arguments else {"logits-processors": FORCED_TOKENS}),
         **settings.arguments,
     }
     interpreter = release.image.python if release.image else str(home / serving.python)

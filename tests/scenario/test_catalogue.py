@@ -1,4 +1,4 @@
-"""The shipped scenarios: readable in all their profiles, fit for their servers, and telling what they are for."""
+"""The shipped scenarios: readable in all profiles, fit for their servers, and telling what they are for."""
 
 import json
 from pathlib import Path

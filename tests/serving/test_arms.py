@@ -143,3 +143,11 @@ def test_harness_environment_is_not_handed_on() -> None:
         "CUDA_VISIBLE_DEVICES": "0",
         "TRITON_CACHE_DIR": "/cache",
     }
+
+
+def test_server_that_speculates_is_asked_to_force_nothing() -> None:
+    serving = release().serving
+    speculating = serving.model_copy(update={"arguments": {"speculative-config": "{}"}})
+    argv = command(Arm.CANDIDATE, release().model_copy(update={"serving": speculating})).argv
+    assert "--speculative-config={}" in argv
+    assert not any(word.startswith("--logits-processors") for word in argv)
