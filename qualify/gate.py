@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from qualify.compare import coverage
+from qualify.compare.alone import check_alone
 from qualify.compare.arm import Judged, compare_arm
 from qualify.compare.armstates import check_arms
 from qualify.compare.figures import Comparison, Evidence, in_known_units
@@ -49,6 +50,7 @@ def judge(record: RunRecord, policy: Policy, policy_sha256: str) -> Verdict:
         *_not_compared(record, candidate),
         *_divergence(candidate),
         *check_oracles(record, policy.decision),
+        *check_alone(record, policy.decision),
         *check_probes(record, policy.probes),
         *_control(record, policy, control),
         *coverage.shortfalls(cells, policy.coverage),

@@ -50,6 +50,7 @@ class Plan:
         baseline_forced_runs: Forced runs of the baseline.
         max_model_len: Longest context that the servers accept; None in bundles from before it was kept.
         compress_ratio: Tokens for each compressed entry of the C128A layers; None just so.
+        bos_token_id: Id of the beginning-of-sequence token; None where the model has none, and just so.
         inputs: (path within the bundle, SHA-256) of the YAML files.
         distributions_sha256: Digest of the serving environment; empty for attached servers.
         model_sha256: Digest of the checkpoint; empty for attached servers.
@@ -68,6 +69,7 @@ class Plan:
     baseline_forced_runs: int
     max_model_len: int | None = None
     compress_ratio: int | None = None
+    bos_token_id: int | None = None
     inputs: tuple[tuple[str, str], ...]
     distributions_sha256: str
     model_sha256: str

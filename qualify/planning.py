@@ -25,6 +25,7 @@ from qualify.record import ScenarioExpectation
 from qualify.release import LocalModel, SyntheticModel
 from qualify.scenario import Scenario
 from qualify.serving.arms import server_command
+from qualify.traffic.alone import mark_alone
 from qualify.traffic.prompts import Vocabulary, expected_requests, read_vocabulary
 from qualify.transcript import Arm
 
@@ -96,6 +97,7 @@ def make_plan(
         baseline_forced_runs=inputs.policy.floor.baseline_forced_runs,
         max_model_len=inputs.release.serving.max_model_len,
         compress_ratio=inputs.release.compress_ratio,
+        bos_token_id=vocabulary.bos,
         inputs=tuple((name, sha256_bytes(text.encode())) for name, text in sorted(inputs.texts.items())),
         distributions_sha256=distributions.digest if needs_python and not attached else "",
         model_sha256=model_sha256,
@@ -151,7 +153,7 @@ def _expectation(scenario: Scenario, inputs: Inputs, vocabulary: Vocabulary) -> 
         name=scenario.name,
         decode_ways=scenario.decode,
         control_can_act=control is not None and scenario.name in control.caught_in,
-        requests=expected_requests(scenario, vocabulary),
+        requests=mark_alone(scenario, expected_requests(scenario, vocabulary)),
         requires=scenario.requires,
     )
 

@@ -68,6 +68,7 @@ class ExpectedRequest:
         max_tokens: Tokens it generates.
         prompt_sha256: Digest of its prompt.
         answer_ids: Token ids that a right answer contains; empty where no answer is known.
+        alone: True where it is sent alone, too (see `qualify.traffic.alone`).
     """
 
     request_id: str
@@ -77,6 +78,7 @@ class ExpectedRequest:
     max_tokens: int
     prompt_sha256: str
     answer_ids: tuple[int, ...] = ()
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

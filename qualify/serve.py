@@ -161,7 +161,7 @@ def _drive(stage: Stage, arm: Arm, directory: Path) -> Use:
                     served_name=stage.inputs.release.serving.served_name,
                     vocabulary=stage.planned.vocabulary,
                     path=directory / f"{key.decode}.run{key.number}.jsonl",
-                    forced=_forced(stage.bundle) if key.decode is Decode.FORCED else None,
+                    forced=_forced(stage.bundle) if key.decode is not Decode.FREE else None,
                     progress=functools.partial(_show_drive, stage.progress, sampler),
                 )
                 stage.progress.say(
@@ -183,12 +183,15 @@ def runs_of(inputs: Inputs, planned: Planned, arm: Arm) -> list[RunKey]:
         arm: The arm.
 
     Returns:
-        One free run, then the forced ones where any scenario has them.
+        One free run, then the forced ones where any scenario has them, then one of requests alone; not of the
+        control, whose fault is known.
     """
     forced = any("forced" in scenario.decode for scenario in inputs.scenarios)
+    alone = arm is not Arm.CONTROL and any("alone" in scenario.decode for scenario in inputs.scenarios)
     repeats = planned.plan.baseline_forced_runs if arm is Arm.BASELINE else 1
     runs = [RunKey(arm, Decode.FREE, 1)]
-    return runs + [RunKey(arm, Decode.FORCED, number + 1) for number in range(repeats if forced else 0)]
+    runs += [RunKey(arm, Decode.FORCED, number + 1) for number in range(repeats if forced else 0)]
+    return runs + ([RunKey(arm, Decode.ALONE, 1)] if alone else [])
 
 
 def _forced(bundle: Bundle) -> dict[str, tuple[int, ...]]:

@@ -34,6 +34,7 @@ class Decode(StrEnum):
 
     FREE = "free"
     FORCED = "forced"
+    ALONE = "alone"  # forced, a few requests one at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class RunKey:
 
     Attributes:
         arm: The arm that was driven.
-        decode: Free or forced decoding.
+        decode: Free or forced decoding, or a few requests forced one at a time.
         number: 1, 2, ... within the arm and the way of decoding.
     """
 

@@ -95,7 +95,7 @@ def transcript(world: World, key: RunKey, scenario: str, index: int, fault: Faul
         prompt_sha256=f"prompt of {name}",
         context_tokens=1000 + 100 * index,
         max_tokens=world.tokens,
-        forced_sha256=f"tokens of {name}" if key.decode is Decode.FORCED else None,
+        forced_sha256=None if key.decode is Decode.FREE else f"tokens of {name}",
         token_ids=tuple(tokens),
         logprobs=tuple(float(logprobs[i, token]) for i, token in enumerate(tokens)),
         top_ids=tuple(tuple(int(token) for token in row) for row in order),

@@ -73,7 +73,7 @@ def _inspect(record: RunRecord, run: RunTable, widths: Mapping[str, int]) -> Fla
         not_finite=_named(heads, bad),
         over_one=_named(heads, above),
         other_width=tuple(sorted(name for name in mine if widths.get(name, mine[name]) != mine[name])),
-        not_forced=_not_forced(record, run, heads) if run.key.decode is Decode.FORCED else (),
+        not_forced=_not_forced(record, run, heads) if run.key.decode is not Decode.FREE else (),
     )
 
 

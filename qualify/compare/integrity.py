@@ -57,6 +57,9 @@ def required_runs(record: RunRecord, forced_runs: int) -> tuple[RunKey, ...]:
     arms = [Arm.CANDIDATE] + ([Arm.CONTROL] if record.control_configured else [])
     keys = []
     for way in sorted(ways):
+        if way == Decode.ALONE:
+            keys += [RunKey(arm, Decode.ALONE, 1) for arm in (Arm.BASELINE, Arm.CANDIDATE)]
+            continue
         count = forced_runs if way == Decode.FORCED else (1 if Decode.FORCED in ways else 2)
         keys += [RunKey(Arm.BASELINE, Decode(way), number) for number in range(1, count + 1)]
         keys += [RunKey(arm, Decode(way), 1) for arm in arms]
@@ -102,6 +105,7 @@ def expected_in(record: RunRecord, key: RunKey) -> dict[str, ExpectedRequest]:
         for scenario in record.scenarios
         if key.decode in scenario.decode_ways
         for request in scenario.requests
+        if request.alone or key.decode is not Decode.ALONE
     }
 
 

@@ -63,6 +63,7 @@ def read_record(bundle: Bundle) -> RunRecord:
         control_configured=plan.control_configured,
         max_model_len=plan.max_model_len,
         compress_ratio=plan.compress_ratio,
+        bos_token_id=plan.bos_token_id,
         inspections=_inspections(bundle, plan.inspections),
         incomplete=() if state.status == "complete" else (state.why or "the run did not come to its end",),
     )

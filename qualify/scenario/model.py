@@ -37,7 +37,7 @@ class Scenario(Strict):
         field_cases: Cases of the field-case catalogue that it exists for.
         seed: Prompts are generated from it.
         decode: Ways of decoding that are driven. ``forced`` needs ``free``: the baseline's free run gives
-            the tokens to force.
+            the tokens to force. ``alone`` needs ``forced``: a few of its requests, one at a time.
         sampling: How tokens are chosen.
         stream: Whether answers are streamed.
         deadline_s: A request that has not ended after so many seconds is recorded as failed.
@@ -52,7 +52,7 @@ class Scenario(Strict):
         default=(), strict=False
     )
     seed: Annotated[int, Field(ge=0, lt=2**31)]
-    decode: Annotated[tuple[Literal["free", "forced"], ...], Field(min_length=1, strict=False)] = (
+    decode: Annotated[tuple[Literal["free", "forced", "alone"], ...], Field(min_length=1, strict=False)] = (
         "free",
         "forced",
     )
@@ -81,6 +81,8 @@ class Scenario(Strict):
         problems = []
         if "free" not in self.decode:
             problems.append("decode must include 'free': its tokens are what 'forced' forces")
+        if "alone" in self.decode and "forced" not in self.decode:
+            problems.append("decode 'alone' needs 'forced', with which it is compared")
         if len(set(self.decode)) != len(self.decode):
             problems.append("decode names a way of decoding twice")
         if "forced" in self.decode and self.sampling.top_logprobs == 0:

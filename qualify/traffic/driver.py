@@ -15,10 +15,11 @@ import httpx2
 from qualify.errors import MachineryError
 from qualify.loopback import http_client, loopback_url
 from qualify.scenario import Scenario
+from qualify.traffic.alone import forget_prefixes, rounds_of
 from qualify.traffic.answer import Answer
 from qualify.traffic.client import CompletionRequest, Exchange, complete
 from qualify.traffic.forced import ForcedTokens, check_forced
-from qualify.traffic.prompts import PlannedRequest, Round, Vocabulary, plan_rounds, prompt_digest
+from qualify.traffic.prompts import PlannedRequest, Round, Vocabulary, prompt_digest
 from qualify.traffic.schedule import Sending, send_round
 from qualify.transcript import Decode, RequestFailure, RunKey, Transcript, encode
 
@@ -132,14 +133,13 @@ async def drive_run(
         asyncio.CancelledError: The caller was cancelled; requests in flight were written as such.
     """
     rounds = [
-        (scenario, round_)
-        for scenario in scenarios
-        if run.decode in scenario.decode
-        for round_ in plan_rounds(scenario, vocabulary)
+        (scenario, round_) for scenario in scenarios for round_ in rounds_of(scenario, run.decode, vocabulary)
     ]
-    if run.decode is Decode.FORCED:
+    if run.decode is not Decode.FREE:
         check_forced((request for _, round_ in rounds for request in round_.requests), forced or {})
     path.parent.mkdir(parents=True, exist_ok=True)
+    if run.decode is Decode.ALONE:
+        await forget_prefixes(url)
     with path.open("wb") as file:
         total = sum(len(round_.requests) for _, round_ in rounds)
         drive = _Drive(run, served_name, loopback_url(url), file, forced or {}, total, progress)
@@ -210,7 +210,7 @@ class _Drive:
         return sending
 
     def _request(self, scenario: Scenario, planned: PlannedRequest) -> CompletionRequest:
-        forced = self._forced[planned.request_id] if self._run.decode is Decode.FORCED else None
+        forced = self._forced[planned.request_id] if self._run.decode is not Decode.FREE else None
         return CompletionRequest(
             server_request_id=f"{self._run}-{planned.scenario}-{planned.phase}-{planned.index}",
             prompt=planned.prompt,

@@ -26,10 +26,12 @@ class Vocabulary:
     Attributes:
         size: Ids run from 0 to size - 1.
         special: Ids with a meaning of their own, which prompts do without; sorted.
+        bos: Id of the beginning-of-sequence token; None where the model has none.
     """
 
     size: int
     special: tuple[int, ...]
+    bos: int | None = None
 
     def plain(self) -> PlainIds:
         """All ids that are not special, sorted: int64, shape ``[size - len(special)]``."""
@@ -152,7 +154,9 @@ def read_vocabulary(model: Path) -> Vocabulary:
     if (tokenizer := model / "tokenizer.json").is_file():
         special |= {token.id for token in _read(tokenizer, _Tokenizer).added_tokens}
     within = tuple(sorted(token for token in special if 0 <= token < config.vocab_size))
-    return Vocabulary(size=config.vocab_size, special=within)
+    bos = config.bos_token_id
+    first = next(iter(bos), None) if isinstance(bos, list) else bos
+    return Vocabulary(size=config.vocab_size, special=within, bos=first)
 
 
 def _read(path: Path, kind: type[_File]) -> _File:
