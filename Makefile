@@ -35,7 +35,7 @@ CONTRACTS_ARGS ?=
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help simulate install install-serving qualify qualify-gpu wheels wheels-cuda base-image image qualify-image publish test test-slow test-registry test-images contracts-released bench bench-judge bench-kernels lint format clean
+.PHONY: help simulate install install-serving qualify qualify-gpu wheels wheels-cuda base-image image qualify-image publish test test-slow test-registry test-images contracts-released bench bench-judge bench-client bench-kernels lint format clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -93,6 +93,10 @@ bench: bench-judge  ## Run the benchmarks that need no GPU
 
 bench-judge: install  ## Time and memory of judging a million positions
 	$(VENV)/bin/python -m qualify.bench.judge $(BENCH_ARGS)
+
+bench-client: install install-serving .cache/bench/guidellm/.installed .cache/bench/aiperf/.installed  ## CPU and memory of our client beside vllm bench serve, guidellm and aiperf
+	$(VENV)/bin/python -m qualify.bench.volume
+	$(VENV)/bin/python -m qualify.bench.client $(BENCH_ARGS)
 
 simulate: install  ## Judge recorded and simulated runs; writes docs/judgement.md and docs/figures
 	$(VENV)/bin/python -m qualify.simulate
@@ -154,6 +158,12 @@ $(CONTRACTS)/.installed: requirements/contracts.lock
 	    echo "The contracts environment could not be installed. If torch's +cpu build was not found, pip's indexes lack it:"; \
 	    echo "  make $(MAKECMDGOALS) TORCH_INDEX=https://download.pytorch.org/whl/cpu"; exit 4; }
 	@touch $@
+
+# Load generators to measure beside ours. One that cannot be installed is said so in the table.
+.cache/bench/%/.installed: requirements/bench-%.lock
+	$(PYTHON) -m venv --clear .cache/bench/$*
+	@.cache/bench/$*/bin/pip install --quiet --disable-pip-version-check --no-deps $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+	    -r $< && touch $@ || { rm -rf .cache/bench/$*; echo "$* could not be installed and is left out."; }
 
 # For the Python of the base image, whatever Python this machine has.
 $(WHEELS)/.downloaded: requirements/serving-cpu.lock
