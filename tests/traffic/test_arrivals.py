@@ -77,6 +77,9 @@ async def test_blocker_keeps_the_others_in_sending_order(tmp_path: Path) -> None
     # one step is as long as a long prompt would take
     transcripts, steps = await driven(tmp_path, asked, FAKE_STEP_S="1.0")
     assert admitted(steps) == [0, 1, 2, 3, 4]
+    sent = [transcripts[f"ask/{index}"].sent_s for index in range(5)]
+    # each only once the one before was in the server's queue, which takes 50 ms at least
+    assert all(after - before >= 0.05 for before, after in itertools.pairwise(sent))
     blocker = transcripts["ask/0"]
     assert blocker.first_token_s is not None
     assert all(transcripts[f"ask/{index}"].sent_s < blocker.first_token_s for index in range(1, 5))
