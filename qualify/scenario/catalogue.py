@@ -12,13 +12,13 @@ _HEAD = ("| file | what it is | field cases | profiles |", "|---|---|---|---|")
 
 
 def table(folder: Path) -> str:
-    """A Markdown table with one row for each scenario file.
+    """A Markdown table with one row for each scenario file that has profiles.
 
     Args:
         folder: Holds the files.
 
     Returns:
-        The table; files without profiles are ``the same in all``.
+        The table, sorted by name.
 
     Raises:
         UsageError: A file is no YAML.
@@ -26,8 +26,9 @@ def table(folder: Path) -> str:
     rows = []
     for path in sorted(folder.glob("*.yaml")):
         source = Source(path)
+        if not (profiles := ", ".join(profiles_of(source))):
+            continue
         cases = ", ".join(source.data["field_cases"])
-        profiles = ", ".join(profiles_of(source)) or "the same in all"
         rows.append(f"| `{path.stem}` | {source.data['description'].rstrip('.')} | {cases} | {profiles} |")
     return "\n".join((*_HEAD, *rows))
 

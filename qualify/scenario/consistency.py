@@ -47,7 +47,7 @@ def impossible_phase(phase: Phase, stream: bool) -> Iterator[Complaint]:
 def _wrong_wait(phase: Phase, asked: Sequence[Asked], first: int, index: int, stream: bool) -> Iterator[str]:
     after = phase.requests[index].after
     assert after is not None
-    if phase.arrival.kind != "together":
+    if phase.arrival.kind not in ("together", "held"):
         yield f"after has no meaning with arrival {phase.arrival.kind!r}, which itself decides the times"
     if after.request is None or after.tokens is None:
         return

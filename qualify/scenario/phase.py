@@ -26,10 +26,10 @@ class Prefix(Strict):
 
 
 class After(Strict):
-    """What a request waits for; with arrival ``together`` only.
+    """What a request waits for; with arrival ``together`` or ``held``.
 
     Attributes:
-        seconds: It is sent so long after the phase's start.
+        seconds: It is sent so long after the phase's start; with ``held``, after the server was resumed.
         request: ... once this earlier request, by its position in the phase,
         tokens: has received so many tokens: it arrives in mid-decode. One that ends before releases it, too.
     """

@@ -103,7 +103,12 @@ async def _start(
 ) -> None:
     if arrival.kind == "held":
         async with _held(url):
-            await _one_after_another(sendings, tasks)
+            await _one_after_another([sending for sending in sendings if sending.after is None], tasks)
+        tasks += [
+            asyncio.create_task(_sent(sending, functools.partial(_due, sending.after, 0.0, sendings)))
+            for sending in sendings
+            if sending.after is not None
+        ]
     elif arrival.kind == "blocker":
         await _one_after_another(sendings, tasks)
     elif arrival.concurrency is not None:

@@ -229,9 +229,9 @@ GROUPS = "phases:\n  - name: judge\n    decode_tokens: 8\n    requests:\n"
             "either seconds, or request and tokens",
         ),
         (
-            GROUPS + "      - {context_tokens: 9, after: {seconds: 1}}\n    arrival: {kind: held}\n",
+            GROUPS + "      - {context_tokens: 9, after: {seconds: 1}}\n    arrival: {kind: blocker}\n",
             9,
-            "after has no meaning with arrival 'held'",
+            "after has no meaning with arrival 'blocker'",
         ),
         # requirements that the scenario itself cannot reach
         ("requires: {rows: [3]}\n" + JUDGE, 5, "3 requests at one time are required"),

@@ -136,6 +136,19 @@ async def test_trace_is_replayed(tmp_path: Path) -> None:
     assert [item.sent_s - items[0].sent_s for item in items] == pytest.approx([0, 0.2, 0.5], abs=0.1)
 
 
+async def test_held_requests_start_together_and_a_late_one_joins(tmp_path: Path) -> None:
+    groups = (
+        {"context_tokens": (40, 30, 20), "decode_tokens": 30},
+        {"context_tokens": 700, "decode_tokens": 2, "after": {"request": 2, "tokens": 5}},
+    )
+    asked = scenario({"requests": groups, "arrival": {"kind": "held"}})
+    _, steps = await driven(tmp_path, asked, FAKE_STEP_S="0.02")
+    assert [row.scheduled_tokens for row in steps[0].rows] == [40, 30, 20]
+    (mixed,) = [step for step in steps if step.kind == "mixed"]
+    assert [row.scheduled_tokens for row in mixed.rows] == [1, 1, 1, 700]
+    assert mixed.rows[2].computed_tokens >= 20 + 5 - 1
+
+
 async def test_prefill_arrives_after_the_asked_token(tmp_path: Path) -> None:
     groups = (
         {"context_tokens": 40, "decode_tokens": 30},
