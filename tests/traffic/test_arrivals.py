@@ -5,6 +5,7 @@ Order, overlap and batches are read from the fake engine's own step log, times f
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 from collections import Counter
@@ -174,7 +175,8 @@ async def test_request_that_waits_for_one_that_fails_is_still_sent(tmp_path: Pat
         {"context_tokens": 40, "decode_tokens": 30},
         {"context_tokens": 50, "decode_tokens": 2, "after": {"request": 0, "tokens": 20}},
     )
-    async with fake_server(tmp_path, "early-stop") as server:
+    # a request that nobody releases would wait for ever
+    async with fake_server(tmp_path, "early-stop") as server, asyncio.timeout(30):
         outcome = await drive_run(
             RUN,
             [scenario({"requests": groups})],
