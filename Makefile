@@ -35,7 +35,7 @@ CONTRACTS_ARGS ?=
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help simulate install install-serving qualify qualify-gpu wheels wheels-cuda base-image image qualify-image publish test test-slow test-registry test-images contracts-released bench bench-judge bench-client bench-kernels lint format clean
+.PHONY: help simulate install install-serving qualify qualify-gpu wheels wheels-cuda base-image image qualify-image publish test test-slow test-browser test-registry test-images contracts-released bench bench-judge bench-client bench-kernels lint format clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -73,12 +73,15 @@ publish: install $(KEY)  ## Sign the newest bundle of IMAGE_RELEASE and promote 
 	    $(VENV)/bin/qualify publish $(BUNDLE) --key $(KEY).pub --to $(TO) $(if $(wildcard $(PUBLICATION)),--policy $(PUBLICATION)) $(PUBLISH_ARGS)'
 
 test: install install-serving $(CONTRACTS)/.installed  ## Run the tests (default ones; the slow ones: make test-slow)
-	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadscope -m "not slow" --ignore tests/kernels $(TEST_ARGS)
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadscope -m "not slow and not browser" --ignore tests/kernels $(TEST_ARGS)
 	$(SERVING)/bin/python -m pytest -m "not slow" tests/kernels --ignore tests/kernels/c128a $(TEST_ARGS)
 	PYTHONPATH=kernels $(CONTRACTS)/bin/python -m pytest --confcutdir tests/kernels/c128a tests/kernels/c128a $(TEST_ARGS)
 
 test-slow: install install-serving  ## Run the long end-to-end tests, on a real server and on failing ones
 	$(VENV)/bin/python -m pytest -n 2 --dist loadscope -m "slow and not docker" --ignore tests/kernels $(TEST_ARGS)
+
+test-browser: $(VENV)/.browser  ## Look at the HTML reports of real runs in a browser (needs Chromium)
+	$(VENV)/bin/python -m pytest -m browser tests/reporting/html $(TEST_ARGS)
 
 test-registry: install  ## Run the tests on a real registry (needs docker-registry, no Docker)
 	$(VENV)/bin/python -m pytest -m docker tests/registry $(TEST_ARGS)
@@ -128,6 +131,10 @@ $(VENV)/.installed: requirements/harness.lock pyproject.toml
 	$(PYTHON) -m venv --clear $(VENV)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/harness.lock
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.browser: requirements/browser.lock $(VENV)/.installed
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/browser.lock
 	@touch $@
 
 # The serving environment is made anew only when its lock changes; kernels/ alone is reinstalled when it changes.
