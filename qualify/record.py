@@ -67,7 +67,8 @@ class ExpectedRequest:
         context_tokens: Length of its prompt in tokens.
         max_tokens: Tokens it generates.
         prompt_sha256: Digest of its prompt.
-        answer_ids: Token ids that a right answer contains; empty where no answer is known.
+        answer_ids: Ways to write a right answer as token ids, one of which it contains; empty where no answer
+            is known.
         alone: True where it is sent alone, too (see `qualify.traffic.alone`).
     """
 
@@ -77,7 +78,7 @@ class ExpectedRequest:
     context_tokens: int
     max_tokens: int
     prompt_sha256: str
-    answer_ids: tuple[int, ...] = ()
+    answer_ids: tuple[tuple[int, ...], ...] = ()
     alone: bool = False
 
 

@@ -123,7 +123,10 @@ def _answers(
     wrong = np.array(
         [
             [
-                not contains(run.token_ids[own[number].positions], asked[own[number].request_id])
+                not any(
+                    contains(run.token_ids[own[number].positions], way)
+                    for way in asked[own[number].request_id]
+                )
                 for run, own in zip(runs, heads, strict=True)
             ]
             for number in chosen

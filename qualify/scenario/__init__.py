@@ -8,6 +8,7 @@ from qualify.scenario.phase import Asked as Asked
 from qualify.scenario.phase import Phase as Phase
 from qualify.scenario.phase import Prefix as Prefix
 from qualify.scenario.phase import RequestGroup as RequestGroup
+from qualify.scenario.values import Known as Known
 from qualify.scenario.values import Name as Name
 from qualify.scenario.values import Offset as Offset
 from qualify.scenario.values import Profile as Profile

@@ -9,7 +9,17 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from qualify.scenario.arrival import Arrival
-from qualify.scenario.values import MOST_REQUESTS, Count, Lengths, Name, Offset, Tokens, Written, lengths_of
+from qualify.scenario.values import (
+    MOST_REQUESTS,
+    Count,
+    Known,
+    Lengths,
+    Name,
+    Offset,
+    Tokens,
+    Written,
+    lengths_of,
+)
 from qualify.yamlsource import Strict
 
 
@@ -56,6 +66,8 @@ class RequestGroup(Strict):
         decode_tokens: Tokens to generate, alike; the phase's where not given.
         prompt: Requests of the scenario with the same name and length ask the very same prompt.
         prefix: The beginning that they share with others.
+        ask: Their answer is known: a ``needle`` in a text, ``arithmetic`` (both need the model's tokenizer), or
+            an ``echo``, a stretch of tokens to go on repeating. Counts where the baseline answers right.
         after: What they wait for.
     """
 
@@ -65,10 +77,13 @@ class RequestGroup(Strict):
     decode_tokens: Lengths | None = None
     prompt: Name | None = None
     prefix: Prefix | None = None
+    ask: Known | None = None
     after: After | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> RequestGroup:
+        if self.ask is not None and (self.prompt is not None or self.prefix is not None):
+            raise ValueError("ask makes the whole prompt: it excludes prompt and prefix")
         if (self.context_tokens is None) == (self.tail_tokens is None):
             raise ValueError("give either context_tokens, or prefix and tail_tokens")
         if self.tail_tokens is not None and self.prefix is None:
@@ -105,6 +120,7 @@ class Asked:
         prompt: Name of the prompt that it shares; None where it has one of its own.
         prefix: The beginning that it shares.
         tail_tokens: Tokens after the prefix, where the scenario asks for exactly so many.
+        ask: Kind of its known answer; None where none is known.
         after: What it waits for.
     """
 
@@ -113,6 +129,7 @@ class Asked:
     prompt: str | None = None
     prefix: Prefix | None = None
     tail_tokens: int | None = None
+    ask: Known | None = None
     after: After | None = None
 
 
@@ -204,5 +221,6 @@ def _of_group(group: RequestGroup, decode: Written | None, place: str) -> Iterat
             prompt=group.prompt,
             prefix=group.prefix,
             tail_tokens=tail,
+            ask=group.ask,
             after=group.after,
         )

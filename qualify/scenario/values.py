@@ -13,6 +13,7 @@ from qualify.yamlsource import Strict
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=60)]
 Profile = Literal["smoke", "gate", "soak"]
+Known = Literal["needle", "arithmetic", "echo"]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Offset = Annotated[float, Field(ge=0, le=86_400)]
 Tokens = Annotated[int, Field(ge=1, le=4_194_304)]

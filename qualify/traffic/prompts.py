@@ -14,6 +14,7 @@ import numpy as np
 from qualify.errors import UsageError
 from qualify.record import ExpectedRequest
 from qualify.scenario import After, Arrival, Asked, Phase, Scenario
+from qualify.traffic.questions import Asking, Question, question
 
 _SMALLEST_VOCABULARY = 16
 PlainIds = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -27,11 +28,13 @@ class Vocabulary:
         size: Ids run from 0 to size - 1.
         special: Ids with a meaning of their own, which prompts do without; sorted.
         bos: Id of the beginning-of-sequence token; None where the model has none.
+        tokenizer: The model's ``tokenizer.json``; None where it has none.
     """
 
     size: int
     special: tuple[int, ...]
     bos: int | None = None
+    tokenizer: Path | None = None
 
     def plain(self) -> PlainIds:
         """All ids that are not special, sorted: int64, shape ``[size - len(special)]``."""
@@ -69,6 +72,7 @@ class PlannedRequest:
         pieces: Its prompt's parts.
         seed: The scenario's.
         plain: Ids that prompts are made of.
+        asking: What decides its question; None where no answer is known.
     """
 
     request_id: str
@@ -82,10 +86,22 @@ class PlannedRequest:
     pieces: tuple[Piece, ...]
     seed: int
     plain: PlainIds
+    asking: Asking | None = None
+
+    @property
+    def question(self) -> Question | None:
+        """Its question, made anew at each call; None where no answer is known.
+
+        Raises:
+            UsageError: It needs a tokenizer and there is none, or more tokens than it may have.
+        """
+        return question(self.asking, self.plain.tolist()) if self.asking else None
 
     @property
     def prompt(self) -> tuple[int, ...]:
         """Token ids, made anew at each call."""
+        if (asked := self.question) is not None:
+            return asked.prompt
         return tuple(token for piece in self.pieces for token in _tokens(self.seed, piece, self.plain))
 
 
@@ -156,7 +172,12 @@ def read_vocabulary(model: Path) -> Vocabulary:
     within = tuple(sorted(token for token in special if 0 <= token < config.vocab_size))
     bos = config.bos_token_id
     first = next(iter(bos), None) if isinstance(bos, list) else bos
-    return Vocabulary(size=config.vocab_size, special=within, bos=first)
+    return Vocabulary(
+        size=config.vocab_size,
+        special=within,
+        bos=first,
+        tokenizer=tokenizer if tokenizer.is_file() else None,
+    )
 
 
 def _read(path: Path, kind: type[_File]) -> _File:
@@ -197,13 +218,15 @@ def plan_rounds(scenario: Scenario, vocabulary: Vocabulary) -> tuple[Round, ...]
     """
     plain = vocabulary.plain()
     return tuple(
-        Round(phase.name, phase.arrival, _requests(scenario, phase, repeat, plain))
+        Round(phase.name, phase.arrival, _requests(scenario, phase, repeat, vocabulary, plain))
         for phase in scenario.phases
         for repeat in range(phase.repeat)
     )
 
 
-def _requests(scenario: Scenario, phase: Phase, repeat: int, plain: PlainIds) -> tuple[PlannedRequest, ...]:
+def _requests(
+    scenario: Scenario, phase: Phase, repeat: int, vocabulary: Vocabulary, plain: PlainIds
+) -> tuple[PlannedRequest, ...]:
     asked = phase.asked
     return tuple(
         PlannedRequest(
@@ -218,8 +241,25 @@ def _requests(scenario: Scenario, phase: Phase, repeat: int, plain: PlainIds) ->
             pieces=_pieces(one, phase.name, index),
             seed=scenario.seed,
             plain=plain,
+            asking=_asking(scenario, phase, index, one, vocabulary),
         )
         for index, one in enumerate(asked, start=repeat * len(asked))
+    )
+
+
+def _asking(
+    scenario: Scenario, phase: Phase, index: int, asked: Asked, vocabulary: Vocabulary
+) -> Asking | None:
+    if asked.ask is None:
+        return None
+    return Asking(
+        kind=asked.ask,
+        seed=scenario.seed,
+        name=phase.name,
+        index=index,
+        tokens=asked.context_tokens,
+        tokenizer=vocabulary.tokenizer,
+        bos=vocabulary.bos,
     )
 
 
@@ -263,6 +303,7 @@ def expected_requests(scenario: Scenario, vocabulary: Vocabulary) -> tuple[Expec
             context_tokens=request.context_tokens,
             max_tokens=request.max_tokens,
             prompt_sha256=prompt_digest(request.prompt),
+            answer_ids=asked.answers if (asked := request.question) else (),
         )
         for round_ in plan_rounds(scenario, vocabulary)
         for request in round_.requests

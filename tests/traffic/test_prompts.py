@@ -103,7 +103,8 @@ def test_vocabulary_gathers_special_ids(tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 7]}))
     tokenizer = {"added_tokens": [{"id": 48, "special": True}, {"id": 50}]}
     (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
-    assert read_vocabulary(tmp_path) == Vocabulary(50, (0, 1, 7, 48))
+    read = read_vocabulary(tmp_path)
+    assert read == Vocabulary(50, (0, 1, 7, 48), bos=0, tokenizer=tmp_path / "tokenizer.json")
 
 
 @pytest.mark.parametrize("text", ["{", "{}", '{"vocab_size": "many"}', '{"vocab_size": 3}'])
