@@ -66,8 +66,8 @@ class RequestGroup(Strict):
         decode_tokens: Tokens to generate, alike; the phase's where not given.
         prompt: Requests of the scenario with the same name and length ask the very same prompt.
         prefix: The beginning that they share with others.
-        ask: Their answer is known: a ``needle`` in a text, ``arithmetic`` (both need the model's tokenizer), or
-            an ``echo``, a stretch of tokens to go on repeating. Counts where the baseline answers right.
+        ask: Their answer is known: a ``needle`` in a text, ``arithmetic`` (both need the model's tokenizer),
+            or an ``echo``, a stretch of tokens to go on repeating. Counts where the baseline answers right.
         after: What they wait for.
     """
 

@@ -171,7 +171,8 @@ def asking(record: RunRecord) -> RunRecord:
             replace(
                 scenario,
                 requests=tuple(
-                    replace(request, answer_ids=((999,), answers[request.request_id])) for request in scenario.requests
+                    replace(request, answer_ids=((999,), answers[request.request_id]))
+                    for request in scenario.requests
                 ),
             )
             for scenario in record.scenarios
