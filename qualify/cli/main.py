@@ -14,32 +14,46 @@ import click
 from qualify import __version__
 from qualify.cli.options import EXIT_CODES
 from qualify.cli.publishing import publish_command
-from qualify.cli.reports import report_command
+from qualify.cli.reports import compare_runs_command, export_command, report_command
 from qualify.cli.runs import judge_command, plan_command, run_command
 from qualify.cli.signing import keygen_command, sign_command, verify_command
 from qualify.errors import ExitCode, QualifyError
 from qualify.images.commands import image_command, inspect_command, lock_command
 
+SECTIONS = {
+    "Qualify a release": (run_command, plan_command, judge_command),
+    "Look at what a run left": (report_command, compare_runs_command, export_command),
+    "Images": (lock_command, image_command, inspect_command),
+    "Sign and publish": (keygen_command, sign_command, verify_command, publish_command),
+}
+"""All commands in the order in which somebody new needs them."""
 
-@click.group(epilog=EXIT_CODES)
+
+class _Commands(click.Group):
+    """Lists the commands in sections instead of one alphabet."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the sections of `--help`."""
+        widest = max(len(name) for name in self.commands)
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                # the same first column in every section
+                rows = [(str(item.name).ljust(widest), item.get_short_help_str(100)) for item in commands]
+                formatter.write_dl(rows)
+
+
+@click.group(cls=_Commands, epilog=EXIT_CODES, context_settings={"max_content_width": 100})
 @click.version_option(__version__, prog_name="qualify")
 def cli() -> None:
-    """Decides, with evidence, whether a composed LLM serving image may be published."""
+    """Decides, with evidence, whether a composed LLM serving image may be published.
+
+    A release (images/NAME/release.yaml) is served three ways: baseline, candidate, and a control with one
+    known fault. The same questions are asked of each. The answers give one verdict, bound to one digest, and
+    everything that was seen is kept in a bundle, a directory. Begin with `qualify run images/ds4-cpu`.
+    """
 
 
-for _command in (
-    run_command,
-    plan_command,
-    judge_command,
-    report_command,
-    lock_command,
-    image_command,
-    inspect_command,
-    keygen_command,
-    sign_command,
-    verify_command,
-    publish_command,
-):
+for _command in (command for section in SECTIONS.values() for command in section):
     cli.add_command(_command)
 
 

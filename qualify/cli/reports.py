@@ -1,4 +1,4 @@
-"""Commands that make reports from bundles: report."""
+"""Commands that make reports from bundles: report, export, compare-runs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ from urllib.parse import quote
 
 import click
 
-from qualify.cli.options import BUNDLE, EXIT_CODES, policy_option
+from qualify.cli.options import BUNDLE, EXIT_CODES, bundle_argument, policy_option
 from qualify.errors import EvidenceError, ExitCode, UsageError
-from qualify.evidence.bundle import Bundle
+from qualify.evidence.bundle import MANIFEST, Bundle
+from qualify.evidence.digests import canonical_json
 from qualify.rendering import read_material, write_reports
+from qualify.reporting.compare_runs import compare_runs, print_comparison
+from qualify.reporting.export import make_export
+from qualify.reporting.material import Material
 from qualify.reporting.progress import Progress
+from qualify.reporting.terminal import console_for
 
 _WORST_FIRST = (ExitCode.MACHINERY, ExitCode.REJECTED, ExitCode.INCONCLUSIVE, ExitCode.QUALIFIED)
 
@@ -44,6 +49,56 @@ def report_command(bundles: tuple[Path, ...], into: Path | None, policy: Path | 
         _report(bundle, target, policy, progress) for bundle, target in zip(bundles, targets, strict=True)
     ]
     return next(code for code in _WORST_FIRST if code in codes)
+
+
+@click.command("export", epilog=EXIT_CODES)
+@bundle_argument
+@policy_option
+def export_command(bundle: Path, policy: Path | None) -> int:
+    """Prints BUNDLE in the field names in which release engineers keep receipts, as JSON.
+
+    schema_version, status, image, image_id, registry_digest, gpu_ids, source_trees, runtime_packages,
+    runtime_validation, limitations, artifacts. The bundle is verified and judged again; what it holds no
+    evidence of is null, and the field `unknown` says why. Exits as the verdict says.
+    """
+    material = read_material(Bundle(bundle), policy)
+    sys.stdout.buffer.write(canonical_json(make_export(material)))
+    return material.verdict.result.exit_code
+
+
+@click.command("compare-runs")
+@click.argument("first", metavar="A", type=BUNDLE)
+@click.argument("second", metavar="B", type=BUNDLE)
+@click.option(
+    "--format",
+    "style",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Text is a table for people: lines that changed are marked with *. JSON holds every line.",
+)
+def compare_runs_command(first: Path, second: Path, style: str) -> int:
+    """Shows what changed from bundle A to bundle B: verdict, subject, scope, policy, floor, coverage, speed.
+
+    Both bundles are verified and judged again, each by its own policy. A comparison is no verdict: the exit
+    code is 0 if both could be read, 2 for wrong usage, and 3 if one was never sealed or is damaged.
+    """
+    found = compare_runs(_sealed(first), _sealed(second))
+    if style == "json":
+        sys.stdout.buffer.write(canonical_json(found))
+    else:
+        print_comparison(console_for(sys.stdout), found)
+    return ExitCode.QUALIFIED
+
+
+def _sealed(bundle: Path) -> Material:
+    if not (bundle / MANIFEST).exists():
+        raise EvidenceError(
+            "the bundle was never sealed, so nothing says that it is whole",
+            where=str(bundle),
+            advice="Run again to the end; unchanged arms are not served again.",
+        )
+    return read_material(Bundle(bundle))
 
 
 def _report(bundle: Path, target: Path, policy: Path | None, progress: Progress) -> ExitCode:

@@ -59,11 +59,12 @@ def _clean(text: str) -> str:
 def _test_case(case: Case) -> TestCase:
     test = TestCase(_clean(case.name), classname=f"qualify.{case.kind}")
     message = _clean(case.message)
+    text = _clean("\n".join((case.message, *case.details)).strip())
     if case.outcome is Outcome.PASSED:
-        if message:
-            test.system_out = message
+        if text:
+            test.system_out = text
         return test
     result = _RESULTS[case.outcome](message, case.outcome)
-    result.text = "\n".join(_clean(line) for line in (case.message, *case.details))
+    result.text = text
     test.result = [result]
     return test

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from qualify.findings import Verdict, Weight
 from qualify.reporting.coverage import Standing, cells_that_are, full_name, standing
+from qualify.reporting.plain import one_line
 
 MARKDOWN = "summary.md"
 MOST_LINES = 60
@@ -60,8 +61,7 @@ def escaped(text: str) -> str:
         The text without control characters, cut to a few hundred characters; punctuation that means something
         in Markdown, starts a link or names a user stands as a character reference.
     """
-    line = "".join(character if character.isprintable() else " " for character in text)
-    line = re.sub(r" +", " ", line).strip()
+    line = re.sub(r" +", " ", one_line(text)).strip()
     if len(line) > _LONGEST:
         line = line[:_LONGEST] + "..."
     line = _SPECIAL.sub(lambda match: f"&#{ord(match.group())};", line)

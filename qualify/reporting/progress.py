@@ -12,6 +12,8 @@ from typing import Self, TextIO
 
 from rich.text import Text
 
+from qualify.reporting.plain import one_line
+
 _REDRAW_EVERY_S = 0.5
 # A wait that nobody has told of for so long is over.
 _STALE_AFTER_S = 3.0
@@ -67,7 +69,7 @@ class Progress:
         self._waits.clear()
         now = time.monotonic()
         self._logged_s = dict.fromkeys(self._logged_s, now)
-        print(f"[{self._elapsed(now)}] {text}", file=self._stream, flush=True)
+        print(f"[{self._elapsed(now)}] {_printed(text)}", file=self._stream, flush=True)
 
     def wait(self, text: str, *, about: str = "", detail: str = "") -> None:
         """Tells what is waited for; may be called often.
@@ -85,7 +87,7 @@ class Progress:
         elif now - self._logged_s.setdefault(about, self._began) >= self._every_s:
             self._logged_s[about] = now
             line = f"[{self._elapsed(now)}] ... {text}" + (f"; {detail}" if detail else "")
-            print(line[:_LONGEST], file=self._stream, flush=True)
+            print(one_line(line[:_LONGEST]), file=self._stream, flush=True)
 
     def _draw(self, now: float) -> None:
         self._erase()
@@ -112,8 +114,13 @@ class Progress:
         return f"{seconds // 60:3d}:{seconds % 60:02d}"
 
 
+def _printed(text: str) -> str:
+    """The lines of a text without control characters."""
+    return "\n".join(one_line(line) for line in text.splitlines())
+
+
 def _fitted(line: str, width: int) -> str:
     """The line cut to the columns of a terminal, where some characters take two."""
-    text = Text(line.replace("\n", " "))
+    text = Text(one_line(line))
     text.truncate(width, overflow="ellipsis")
     return text.plain

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from qualify.findings import Result, Verdict, Weight
 from qualify.reporting.coverage import Standing, cells_that_are, full_name, standing
+from qualify.reporting.plain import one_line
 
 FULL_TEXT = "summary.txt"
 _COLOURS = {Result.QUALIFIED: "green", Result.REJECTED: "red", Result.INCONCLUSIVE: "yellow"}
@@ -98,8 +99,8 @@ def _short(verdict: Verdict, where: str, most: int, rest: str, longest: int | No
     scope = "; ".join(f"{label}: {value}" for label, value in verdict.scope)
     return Group(
         _title(verdict),
-        Text(f"subject: {verdict.subject}"),
-        Text("scope: " + cut([scope])[0]),
+        Text(f"subject: {one_line(verdict.subject)}"),
+        Text("scope: " + one_line(cut([scope])[0])),
         *_list("reasons", cut(_reasons(verdict)), most, rest),
         *_list("also found", cut(_others(verdict)), most, rest),
         *_coverage_line(verdict, most),
@@ -132,7 +133,8 @@ def _coverage_table(verdict: Verdict) -> Table:
     table = Table("coverage", "reached", "required", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for cell in verdict.coverage:
         mark = _MARKS.get(standing(verdict, cell), "")
-        table.add_row(Text(full_name(cell)), Text(cell.reached), Text(f"{cell.required}{mark}"))
+        texts = (full_name(cell), cell.reached, f"{cell.required}{mark}")
+        table.add_row(*(Text(one_line(text)) for text in texts))
     return table
 
 
@@ -146,13 +148,13 @@ def _coverage_line(verdict: Verdict, most: int) -> list[RenderableType]:
     named = [f"{full_name(cell)} ({cell.reached}; {cell.required} required)" for cell in missed[:most]]
     if len(missed) > most:
         named.append(f"and {len(missed) - most} more")
-    return [Text(f"{said}; missed: {'; '.join(named)}" if missed else said)]
+    return [Text(one_line(f"{said}; missed: {'; '.join(named)}") if missed else said)]
 
 
 def _list(title: str, lines: Sequence[str], most: int | None, rest: str) -> list[RenderableType]:
     if not lines:
         return []
-    shown: list[RenderableType] = [Text(title), *(Text(f"  - {line}") for line in lines[:most])]
+    shown: list[RenderableType] = [Text(title), *(Text(f"  - {one_line(line)}") for line in lines[:most])]
     if most is not None and len(lines) > most:
         shown.append(Text(f"  and {len(lines) - most} more in {rest}"))
     return shown

@@ -33,7 +33,7 @@ def verdict(result: Result, *findings: Finding) -> Verdict:
 DEFECT = Finding(
     rule="divergence",
     weight=Weight.DEFECT,
-    summary="rows 1 to 7 differ",
+    summary="rows 1 to 7\x1b[2J differ",
     advice="look at the stride",
     arm=Arm.CANDIDATE,
     scenario="mixed",
@@ -51,7 +51,7 @@ def test_terminal_is_plain_where_it_is_no_terminal():
     for said in (
         "verdict: rejected",
         "emulated replay",
-        "rows 1 to 7 differ",
+        "rows 1 to 7 [2J differ",
         "look at the stride",
         "0.95 MISSED",
         "no GPU was there",
@@ -106,5 +106,5 @@ def test_the_full_text_leaves_nothing_out_and_obeys_no_environment(monkeypatch):
         assert f"limitation {number}:" in text
     for number in range(40):
         assert f"gap number {number} " in text
-    assert "rows 1 to 7 differ look at the stride" in text
+    assert "rows 1 to 7 [2J differ look at the stride" in text
     assert "\x1b" not in text

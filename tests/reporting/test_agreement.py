@@ -1,0 +1,158 @@
+"""All reports of one bundle say the same: verdict, reasons, subject, findings and limitations."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from lxml import etree, html
+from markdown_it import MarkdownIt
+
+from qualify.evidence.bundle import Bundle
+from qualify.findings import Weight
+from qualify.rendering import write_reports
+from qualify.reporting.material import Material
+from qualify.reporting.writers import WRITERS
+from tests.reporting.html.material import material
+from tests.reporting.judged import RECORDS
+
+SUBJECT = "sha256:" + "ab" * 32
+COUNTED = (Weight.DEFECT, Weight.UNTESTED)
+
+
+def same(text: str) -> str:
+    """A text without what reports may show otherwise: characters that cannot be printed, and spaces."""
+    return "".join(character for character in text if character.isalnum())
+
+
+@dataclass
+class Said:
+    """What one report says; a number where it may cut a list and counts what it leaves out."""
+
+    verdict: str
+    subject: str
+    reasons: list[str] | int
+    against: set[str] | int
+    limitations: list[str] | int
+
+
+@pytest.fixture(scope="module", params=RECORDS)
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Material:
+    root = tmp_path_factory.mktemp(request.param)
+    found = material(replace(RECORDS[request.param](), subject=SUBJECT), root)
+    found.bundle.write("verdict.json", found.verdict)
+    assert write_reports(found, Bundle(root), print) == ()
+    return found
+
+
+def of_verdict(root: Path) -> Said:
+    told = json.loads((root / "verdict.json").read_bytes())
+    against = [item["summary"] for item in told["findings"] if item["weight"] in COUNTED]
+    return Said(told["result"], told["subject"], told["reasons"], {*map(same, against)}, told["limitations"])
+
+
+def of_receipt(root: Path) -> Said:
+    told = json.loads((root / "receipt.json").read_bytes())
+    against = [item["summary"] for item in told["findings"] if item["weight"] in COUNTED]
+    assert len(against) == told["counts"]["defect"] + told["counts"]["untested"]
+    return Said(told["verdict"], told["subject"], told["reasons"], {*map(same, against)}, told["limitations"])
+
+
+def of_junit(root: Path) -> Said:
+    document = etree.parse(root / "junit.xml").getroot()
+    told = {item.get("name"): item.get("value") for item in document.iter("property")}
+    (case,) = [case for case in document.iter("testcase") if case.get("classname") == "qualify.verdict"]
+    (child,) = case
+    words = {"failure": "rejected", "error": "inconclusive", "system-out": "qualified"}
+    assert words[child.tag] == told["verdict"]
+    limitations = [value for name, value in told.items() if name.startswith("limitation ")]
+    lines = [
+        same(line)
+        for case in document.iter("testcase")
+        for child in case
+        if child.tag in ("failure", "error")
+        for line in (child.text or "").splitlines()
+    ]
+    return Said(told["verdict"], told["subject"], (child.text or "").splitlines(), {*lines}, limitations)
+
+
+def of_text(root: Path) -> Said:
+    sections: dict[str, list[str]] = {}
+    title = ""
+    for line in (root / "summary.txt").read_text().splitlines():
+        if line.startswith("  - "):
+            sections[title].append(line.removeprefix("  - "))
+        else:
+            title = line
+            sections.setdefault(title, [])
+    (verdict,) = [title.split()[1] for title in sections if title.startswith("verdict: ")]
+    (subject,) = sections["subject"]
+    reasons, others = sections.get("reasons", []), sections.get("also found", [])
+    return Said(verdict, subject, reasons, len(reasons) + len(others), sections.get("limitations", []))
+
+
+def of_markdown(root: Path) -> Said:
+    tokens = MarkdownIt("commonmark").enable("table").parse((root / "summary.md").read_text())
+    counts = {"Reasons": 0, "Also open": 0, "Limitations": 0}
+    heading, pairs, title = "", "", ""
+    for token in (token for token in tokens if token.type == "inline"):
+        line = "".join(part.content for part in token.children)
+        if token.level == 1:
+            heading, pairs, title = heading or line, pairs or (line if heading else ""), line
+        elif token.level == 3 and title in counts:  # an item; cells of the table lie deeper
+            more = re.fullmatch(r"and (\d+) more", line)
+            counts[title] += int(more[1]) if more else 1
+    (subject,) = re.findall(r"Subject: (sha256:[0-9a-f]{64})", pairs)
+    against = counts["Reasons"] + counts["Also open"]
+    return Said(heading.split(": ")[1], subject, counts["Reasons"], against, counts["Limitations"])
+
+
+def of_html(root: Path) -> tuple[Said, str]:
+    page = html.fromstring((root / "report.html").read_bytes())
+    (box,) = page.xpath("//section[contains(@class, 'verdict')]")
+    (word,) = box.xpath("./h2")
+    reasons = [item.text_content() for item in box.xpath("./ul[1]/li")]
+    text = page.text_content()
+    (subject,) = {*re.findall(f"{SUBJECT}", text)}
+    return Said(word.text_content(), subject, reasons, 0, 0), same(text)
+
+
+def count(value: list[str] | set[str] | int) -> int:
+    return value if isinstance(value, int) else len(value)
+
+
+@pytest.mark.parametrize("report", [of_receipt, of_junit, of_text, of_markdown])
+def test_each_report_says_what_the_verdict_says(made: Material, report) -> None:
+    root = made.bundle.root
+    expected, said = of_verdict(root), report(root)
+    assert said.verdict == expected.verdict == made.verdict.result
+    assert said.subject == expected.subject
+    assert count(said.reasons) == len(expected.reasons)
+    assert count(said.limitations) == len(expected.limitations)
+    for one, other in ((said.reasons, expected.reasons), (said.limitations, expected.limitations)):
+        if isinstance(one, list):  # a reason may be followed by what to do about it
+            assert all(same(text).startswith(same(want)) for text, want in zip(one, other, strict=True))
+    if isinstance(said.against, set):
+        assert expected.against <= said.against
+    else:
+        told = {*map(same, expected.reasons)}
+        assert said.against == len(expected.reasons) + len(expected.against - told)
+
+
+def test_the_page_says_what_the_verdict_says(made: Material) -> None:
+    expected = of_verdict(made.bundle.root)
+    said, text = of_html(made.bundle.root)
+    assert (said.verdict, said.subject) == (expected.verdict, expected.subject)
+    assert [*map(same, said.reasons)] == [*map(same, expected.reasons)]
+    assert all(finding in text for finding in expected.against)
+    assert all(same(limitation) in text for limitation in expected.limitations)
+
+
+def test_no_report_holds_control_characters(made: Material) -> None:
+    for name in (*WRITERS, "verdict.json"):
+        content = (made.bundle.root / name).read_bytes().decode()
+        assert {found for found in content if unicodedata.category(found) == "Cc"} <= {"\n"}, name
