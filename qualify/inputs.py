@@ -8,11 +8,13 @@ from pathlib import Path
 
 from qualify.errors import UsageError
 from qualify.feasibility import unfulfillable
+from qualify.modelconfig import contradictions, read_model_config
 from qualify.policy import Policy
 from qualify.release import LocalModel, Release
 from qualify.scenario import Profile, Scenario
 from qualify.scenario.reading import ScenarioFile, read_scenario
 from qualify.serving.room import GPU_SHARE, GPU_SHARE_DEFAULT, gpu_shares
+from qualify.variants import read_release_file
 from qualify.yamlsource import Problem, Source, parse, refuse
 
 
@@ -47,6 +49,7 @@ def read_inputs(
     with_control: bool = True,
     policy_file: Path | None = None,
     profile: Profile | None = None,
+    model_config: Path | None = None,
 ) -> Inputs:
     """Reads a release and everything it names.
 
@@ -55,6 +58,7 @@ def read_inputs(
         with_control: False leaves the control out.
         policy_file: Used instead of the policy that the release names.
         profile: Used instead of the profile that the release names.
+        model_config: The `config.json` of a local model that need not be there then; nothing can be served.
 
     Returns:
         The inputs, checked one by one and against each other.
@@ -63,7 +67,7 @@ def read_inputs(
         UsageError: Lists every problem of every file, each with its place.
     """
     path = location / "release.yaml" if location.is_dir() else location
-    source = Source(path)
+    source, texts = read_release_file(path)
     release = parse(source, Release)
     if isinstance(release, list):
         # Without a release nothing else can be found.
@@ -72,7 +76,6 @@ def read_inputs(
     home = path.parent
     chosen = profile or release.profile
     problems: list[Problem] = []
-    texts = {"inputs/release.yaml": source.text}
     scenarios = []
     for name in release.scenarios:
         file = _open(Path(os.path.normpath(home / name)), problems)
@@ -94,6 +97,7 @@ def read_inputs(
         problems += policy
     else:
         problems += _check_release(release, source, scenarios, policy)
+        problems += _check_model(release, source, model_config)
     refuse(problems)
     assert isinstance(policy, Policy)
     if not with_control:
@@ -168,15 +172,26 @@ def _check_release(
                 f"{policy.floor.minimum_requests}",
             )
         )
-    if isinstance(release.model, LocalModel):
-        directory = source.path.parent / release.model.path
-        if not (directory / "config.json").is_file():
-            problems.append(
-                Problem(
-                    source.where(("model", "path")), f"no model there: {directory}/config.json is missing"
-                )
-            )
     return problems
+
+
+def _check_model(release: Release, source: Source, given: Path | None) -> list[Problem]:
+    """A local model must be there, or at least its `config.json`, which must not contradict the release."""
+    if not isinstance(release.model, LocalModel):
+        what = "--model-config is for a model of kind local; this one is made by its seed"
+        return [] if given is None else [Problem(source.where(("model",)), what)]
+    path = given or source.path.parent / release.model.path / "config.json"
+    if not path.is_file():
+        what = f"no model there: {path} is missing; `qualify plan --model-config FILE` needs no more than it"
+        return [Problem(source.where(("model", "path")), what)]
+    try:
+        config = read_model_config(path)
+    except UsageError as error:
+        return [Problem(error.where, error.what)]
+    return [
+        Problem(source.where(location), f"{location[-1]}: {what}")
+        for location, what in contradictions(release, config)
+    ]
 
 
 def _check_side_by_side(release: Release, source: Source) -> list[Problem]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,7 +67,7 @@ class Source:
             self.text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"cannot be read: {error}", where=str(path)) from error
-        self._marks: dict[Location, yaml.Mark] = {}
+        self._marks: dict[Location, str] = {}
         try:
             loader = yaml.SafeLoader(self.text)
             node = loader.get_single_node()
@@ -82,7 +83,7 @@ class Source:
             raise UsageError(f"not valid YAML: {error}", where=str(path)) from error
 
     def _mark(self, node: yaml.Node, location: Location) -> None:
-        self._marks[location] = node.start_mark
+        self._marks[location] = self._place(node.start_mark)
         if isinstance(node, yaml.MappingNode):
             seen: set[str] = set()
             for key, value in node.value:
@@ -90,13 +91,27 @@ class Source:
                     raise UsageError(f"key {key.value!r} is given twice", where=self._place(key.start_mark))
                 seen.add(key.value)
                 self._mark(value, (*location, key.value))
-                self._marks[(*location, key.value)] = key.start_mark
+                self._marks[(*location, key.value)] = self._place(key.start_mark)
         elif isinstance(node, yaml.SequenceNode):
             for index, item in enumerate(node.value):
                 self._mark(item, (*location, index))
 
     def _place(self, mark: yaml.Mark | None) -> str:
         return f"{self.path}:{mark.line + 1}:{mark.column + 1}" if mark else str(self.path)
+
+    def over(self, base: Source) -> Source:
+        """This file's values laid over another's: mappings are joined, anything else is replaced.
+
+        Args:
+            base: The file below.
+
+        Returns:
+            Data of both, each value with the place where it was written; path and text are this file's.
+        """
+        joined = copy.copy(self)
+        joined.data = _laid_over(base.data, self.data)
+        joined._marks = base._marks | self._marks
+        return joined
 
     def where(self, location: Location) -> str:
         """``file:line:column`` of a value, or of the nearest value around it.
@@ -109,7 +124,13 @@ class Source:
             # pydantic's location also names union members and validators, which no file has
             if (*known, part) in self._marks:
                 known = (*known, part)
-        return self._place(self._marks.get(known))
+        return self._marks.get(known, str(self.path))
+
+
+def _laid_over(base: Any, top: Any) -> Any:
+    if not isinstance(base, dict) or not isinstance(top, dict):
+        return top
+    return base | {key: _laid_over(base.get(key), value) for key, value in top.items()}
 
 
 _LOCATED = "located"

@@ -36,7 +36,9 @@ def refusal(location: Path, **options) -> str:
     "path", sorted(ROOT.glob("images/*/release.yaml")), ids=lambda path: path.parent.name
 )
 def test_shipped_releases_are_valid(path):
-    inputs = read_inputs(path)
+    # nobody here has its weights
+    config = ROOT / "tests/data/deepseek-v4-flash.config.json" if path.parent.name == "ds4-flash" else None
+    inputs = read_inputs(path, model_config=config)
     assert inputs.release.name == path.parent.name
     # only a candidate that carries a known defect itself may go without: it can be rejected, and nothing else
     known_bad = {"DS4_FAULT", "DS4_RELEASED_BUILDER"} & set(inputs.release.arms.candidate.environment)

@@ -30,6 +30,8 @@ from qualify.judging import judge_bundle, judge_foreign
 from qualify.loopback import loopback_url
 from qualify.pipeline import Options, run_release
 from qualify.planning import make_plan
+from qualify.preview import NOT_COMPOSED, preview
+from qualify.release import LocalModel
 from qualify.reporting.outcome import tell_outcome
 from qualify.reporting.progress import Progress
 from qualify.reporting.terminal import console_for
@@ -130,6 +132,11 @@ def judge_command(
 @policy_option
 @profile_option
 @registry_option
+@click.option(
+    "--model-config",
+    type=FILES,
+    help="config.json of the release's model: checks and shows what can be known without weights and image.",
+)
 def plan_command(
     release: Path,
     models: Path,
@@ -137,15 +144,26 @@ def plan_command(
     policy: Path | None,
     profile: Profile | None,
     registry: str,
+    model_config: Path | None,
 ) -> int:
     """Checks RELEASE and prints what a run of it would do, without starting a server.
 
-    The plan of a release that is served in containers names its image, which is therefore built.
+    For each arm it prints command, mounts and environment. The plan of a release that is served in containers
+    names its image, which is therefore built; --model-config does without, and then nothing is pinned.
     """
-    inputs = read_inputs(release, with_control=not no_control, policy_file=policy, profile=profile)
-    image = compose_for(inputs, registry, attached=False, say=Progress().say)
-    planned = make_plan(inputs, {}, models, image).plan
-    sys.stdout.buffer.write(canonical_json({"plan_id": planned.plan_id, "plan": planned}))
+    inputs = read_inputs(
+        release, with_control=not no_control, policy_file=policy, profile=profile, model_config=model_config
+    )
+    model = inputs.release.model
+    if model_config is not None and isinstance(model, LocalModel):
+        arms = preview(inputs, inputs.path(model.path))
+        shown = {"release": inputs.release.name, "pinned": False, "arms": arms}
+    else:
+        image = compose_for(inputs, registry, attached=False, say=Progress().say)
+        planned = make_plan(inputs, {}, models, image)
+        arms = preview(inputs, planned.model, image.identity.reference if image else NOT_COMPOSED)
+        shown = {"plan_id": planned.plan.plan_id, "plan": planned.plan, "arms": arms}
+    sys.stdout.buffer.write(canonical_json(shown))
     return ExitCode.QUALIFIED
 
 
