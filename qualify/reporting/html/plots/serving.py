@@ -41,6 +41,7 @@ def replays(record: RunRecord) -> Plot | None:
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.set_xlabel("rows in the decode step")
     axes.set_ylabel("decode steps")
+    axes.set_ylim(0, 1.06 * totals.max())
     legend_above(axes, 2)
     table = Table(
         caption="Decode steps of each arm by rows",
