@@ -17,6 +17,7 @@ from qualify.compare.locate import locate
 from qualify.compare.oracles import check_oracles
 from qualify.compare.power import margin
 from qualify.compare.probes import check_probes
+from qualify.compare.ranks import check_ranks
 from qualify.compare.rules import ask
 from qualify.compare.table import decide, facts
 from qualify.findings import CoverageCell, Finding, Result, Verdict, Weight
@@ -52,6 +53,7 @@ def judge(record: RunRecord, policy: Policy, policy_sha256: str) -> Verdict:
         *check_oracles(record, policy.decision),
         *check_alone(record, policy.decision),
         *check_probes(record, policy.probes),
+        *check_ranks(record),
         *_control(record, policy, control),
         *coverage.shortfalls(cells, policy.coverage),
     ]

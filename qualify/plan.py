@@ -23,6 +23,8 @@ class PlannedArm:
         fault: The fault that is put in.
         stage_sha256: Digest of everything that its transcripts depend on. An arm whose digest is unchanged is
             not served again.
+        ranks: Processes that run its model.
+        looks_at_metadata: Whether its ranks look at their C128A rows in each step.
     """
 
     arm: Arm
@@ -31,6 +33,8 @@ class PlannedArm:
     url: str | None
     fault: str | None
     stage_sha256: str
+    ranks: int = 1
+    looks_at_metadata: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from qualify.plan import UNBOUND, Plan, PlannedArm
 from qualify.record import ScenarioExpectation
 from qualify.release import LocalModel, SyntheticModel
 from qualify.scenario import Scenario
-from qualify.serving.arms import server_command
+from qualify.serving.arms import ranks_of, server_command
 from qualify.traffic.alone import mark_alone
 from qualify.traffic.prompts import Vocabulary, expected_requests, read_vocabulary
 from qualify.transcript import Arm
@@ -185,6 +185,8 @@ def _arms(inputs: Inputs, urls: Mapping[Arm, str]) -> list[PlannedArm]:
                 url=None,
                 fault=configuration.fault,
                 stage_sha256="",
+                ranks=ranks_of(inputs.release, arm),
+                looks_at_metadata=dict(command.environment).get("DS4_STEP_METADATA") == "1",
             )
         )
     return planned

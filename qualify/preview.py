@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qualify.inputs import Inputs
-from qualify.serving.arms import ServerCommand, server_command
+from qualify.serving.arms import ServerCommand, ranks_of, server_command
 from qualify.serving.docker import EVIDENCE_AT, MODEL_AT, Serving, container_spec
 from qualify.transcript import Arm
 
@@ -103,6 +103,7 @@ def _contained(
             model=model,
             directory=_BUNDLE / "arms" / plain.arm,
             limits=inputs.release.serving.container,
+            ranks=ranks_of(inputs.release, plain.arm),
         ),
         command,
     )

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from qualify.findings import Finding
 from qualify.probe import ProbeRecord
+from qualify.ranksteps import RankSteps
 from qualify.requirements import NOTHING, Requirements
 from qualify.runtable import RunTable
 from qualify.steps import Step as Step
@@ -155,6 +156,8 @@ class RunRecord:
         configurations: The configuration of each arm's server as it resolved it; none in bundles from before
             it was kept.
         probes: What the probes of each arm measured; none where nothing was.
+        ranks: Steps of each rank of an arm's server, rank 0 first; none where one rank serves and nobody
+            looks at its metadata.
         control_configured: False where the control was switched off.
         incomplete: Why evidence is not complete; empty where it is.
         inspections: What was found in the image before it was served; a missing look is a finding too.
@@ -172,6 +175,7 @@ class RunRecord:
     arms: Mapping[Arm, ArmRecord]
     runs: Mapping[RunKey, RunTable]
     steps: Mapping[Arm, StepTable] = field(default_factory=dict)
+    ranks: Mapping[Arm, tuple[RankSteps, ...]] = field(default_factory=dict)
     graphs: Mapping[Arm, GraphCounts] = field(default_factory=dict)
     configurations: Mapping[Arm, ResolvedConfiguration] = field(default_factory=dict)
     probes: Mapping[Arm, ProbeRecord] = field(default_factory=dict)

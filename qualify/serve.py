@@ -223,6 +223,7 @@ def _launcher(stage: Stage, arm: PlannedArm, directory: Path, port: int | None) 
             model=stage.planned.model,
             directory=directory,
             limits=serving.container,
+            ranks=arm.ranks,
         )
         return DockerLauncher(container, command, stop_within_s=serving.stop_within_s, port=port)
     return ProcessLauncher(command, log=directory / _LOG, stop_within_s=serving.stop_within_s, port=port)

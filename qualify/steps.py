@@ -32,6 +32,19 @@ class StepRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepMetadata:
+    """The C128A decode rows of one step as they lay where a graph reads them.
+
+    Attributes:
+        crc32: Of their lengths and entries.
+        wrong_rows: Rows that are not what the reference makes of the same step.
+    """
+
+    crc32: int
+    wrong_rows: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """One engine step as the server's step recorder wrote it.
 
@@ -40,12 +53,14 @@ class Step:
         rows: Its rows, in row order.
         replay: What replayed it: ``none``, ``emulated replay``, or a graph mode.
         padded_rows: Rows of the graph that replayed it, padding included; None where unknown.
+        metadata: Its C128A decode rows; None where nobody looked.
     """
 
     kind: str
     rows: tuple[StepRow, ...]
     replay: str
     padded_rows: int | None = None
+    metadata: StepMetadata | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

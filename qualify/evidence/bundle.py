@@ -10,7 +10,7 @@ bundle/
   arms/<arm>/server.log     its log
   arms/<arm>/server-beside.log  the log of an attempt beside other servers that does not count
   arms/<arm>/configuration.json what its server said of its own configuration
-  arms/<arm>/steps.jsonl.gz engine steps, where the server recorded them
+  arms/<arm>/steps.jsonl.gz engine steps, where the server recorded them; ``steps.rank1.jsonl.gz`` of rank 1
   arms/<arm>/<decode>.run<N>.jsonl.gz   transcripts
   verdict.json              the verdict
   receipt.json, junit.xml, summary.txt, report.html  reports
@@ -112,9 +112,10 @@ class Bundle:
             found[RunKey(arm, Decode(decode), int(number.removeprefix("run")))] = path
         return found
 
-    def steps(self, arm: Arm) -> Path | None:
-        """The arm's step log, where its server wrote one."""
-        for name in ("steps.jsonl.gz", "steps.jsonl"):
+    def steps(self, arm: Arm, rank: int = 0) -> Path | None:
+        """The step log of one rank of the arm's server, where it wrote one."""
+        plain = f"steps.rank{rank}.jsonl" if rank else "steps.jsonl"
+        for name in (f"{plain}.gz", plain):
             if (self.arm(arm) / name).exists():
                 return self.arm(arm) / name
         return None

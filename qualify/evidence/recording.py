@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from qualify.evidence.digests import sha256_file, sha256_value
 from qualify.findings import Finding, Weight
 from qualify.plan import Plan
 from qualify.policy import Policy
+from qualify.ranksteps import RankSteps, compare_ranks
 from qualify.record import ArmRecord, ArmState, GraphCounts, ResolvedConfiguration, RunRecord
 from qualify.runtable import collect
 from qualify.serving.configuration import CONFIGURATION, KeptConfiguration, resolved
@@ -18,7 +20,7 @@ from qualify.serving.graphs import read_graphs
 from qualify.serving.logfile import log_lines
 from qualify.serving.probes.reading import read_probes
 from qualify.serving.steps import read_steps
-from qualify.steps import collect_steps
+from qualify.steps import Step, collect_steps
 from qualify.transcript import Arm, RunKey, Transcript, read_transcripts
 from qualify.yamlsource import Source, parse, refuse
 
@@ -57,6 +59,7 @@ def read_record(bundle: Bundle) -> RunRecord:
         arms=arms,
         runs=runs,
         steps={arm: collect_steps(read_steps(path)) for arm, path in logs.items()},
+        ranks=_ranks(bundle, plan),
         graphs=_graphs(bundle, arms),
         configurations=_configurations(bundle, arms),
         probes={arm: read_probes(bundle.arm(arm)) for arm in arms},
@@ -67,6 +70,20 @@ def read_record(bundle: Bundle) -> RunRecord:
         inspections=_inspections(bundle, plan.inspections),
         incomplete=() if state.status == "complete" else (state.why or "the run did not come to its end",),
     )
+
+
+def _ranks(bundle: Bundle, plan: Plan) -> dict[Arm, tuple[RankSteps, ...]]:
+    """Ranks of the arms that were driven; those of an arm that was not say nothing beyond its state."""
+
+    def read(arm: Arm, rank: int) -> Iterator[Step]:
+        path = bundle.steps(arm, rank)
+        return read_steps(path) if path is not None else iter(())
+
+    return {
+        planned.arm: compare_ranks(functools.partial(read, planned.arm), planned.ranks)
+        for planned in plan.arms
+        if (planned.ranks > 1 or planned.looks_at_metadata) and bundle.steps(planned.arm) is not None
+    }
 
 
 def _graphs(bundle: Bundle, arms: Iterable[Arm]) -> dict[Arm, GraphCounts]:

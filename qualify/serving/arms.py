@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from qualify.release import ArmConfiguration, Release
 from qualify.transcript import Arm
 
 STEP_LOG = "steps.jsonl"
+_SPREADING = ("tensor-parallel-size", "pipeline-parallel-size")
 SPECULATION = "speculative-config"
 FORCED_TOKENS = "ds4_kernels.forced_tokens:ForcedTokens"
 
@@ -94,6 +96,25 @@ def arm_settings(release: Release, arm: Arm) -> ArmSettings:
         # The second variable keeps a fault from being switched on by one stray setting.
         environment |= {"DS4_FAULT": layers[-1].fault, "DS4_FAULT_CONFIRM": "yes-break-this-server"}
     return ArmSettings(arguments, environment)
+
+
+def step_log(rank: int) -> str:
+    """Name of the step log that one rank writes beside that of rank 0."""
+    return f"steps.rank{rank}.jsonl" if rank else STEP_LOG
+
+
+def ranks_of(release: Release, arm: Arm) -> int:
+    """How many processes run the model of one arm.
+
+    Args:
+        release: The release.
+        arm: One of its configured arms.
+
+    Returns:
+        Tensor parallel times pipeline parallel size.
+    """
+    arguments = arm_settings(release, arm).arguments
+    return math.prod(int(arguments.get(name, 1)) for name in _SPREADING)
 
 
 def server_command(

@@ -20,7 +20,7 @@ from qualify.images.containers import Bind, ContainerSpec, create, hand_over, re
 from qualify.images.engine import connect
 from qualify.loopback import HOST
 from qualify.release import Container as Limits
-from qualify.serving.arms import STEP_LOG, ServerCommand
+from qualify.serving.arms import ServerCommand, step_log
 from qualify.serving.launcher import Exit
 from qualify.serving.logfile import LoggedToFile
 from qualify.serving.process import free_port, refuse_taken
@@ -44,6 +44,7 @@ class Serving:
         model: Directory of the checkpoint.
         directory: The arm's directory in the bundle, for log and step log.
         limits: Limits of the container.
+        ranks: Processes that run its model, each with a step log.
     """
 
     image: str
@@ -51,6 +52,12 @@ class Serving:
     model: Path
     directory: Path
     limits: Limits
+    ranks: int = 1
+
+    @property
+    def step_logs(self) -> tuple[str, ...]:
+        """Names of the ranks' step logs."""
+        return tuple(step_log(rank) for rank in range(self.ranks))
 
 
 class DockerLauncher:
@@ -93,9 +100,9 @@ class DockerLauncher:
         sweep(client)
         directory = self._serving.directory
         directory.mkdir(parents=True, exist_ok=True)
-        steps = directory / STEP_LOG
-        steps.touch()
-        hand_over(steps)
+        for name in self._serving.step_logs:
+            (directory / name).touch()
+            hand_over(directory / name)
         container = create(client, container_spec(self._serving, self._command(port)))
         start(container)
         return DockerServer(container, f"http://{HOST}:{port}", directory / "server.log", self._stop_within_s)
@@ -116,7 +123,10 @@ def container_spec(serving: Serving, command: ServerCommand) -> ContainerSpec:
         role=serving.arm,
         binds=(
             Bind(source=serving.model, target=str(MODEL_AT)),
-            Bind(source=serving.directory / STEP_LOG, target=str(EVIDENCE_AT / STEP_LOG), writable=True),
+            *(
+                Bind(source=serving.directory / name, target=str(EVIDENCE_AT / name), writable=True)
+                for name in serving.step_logs
+            ),
         ),
         on_network=True,
         memory_bytes=int(limits.memory_gib * _GIB),

@@ -10,7 +10,7 @@ import msgspec
 
 from qualify.errors import EvidenceError
 from qualify.jsonlines import open_lines
-from qualify.steps import NO_REPLAY, Step, StepRow
+from qualify.steps import NO_REPLAY, Step, StepMetadata, StepRow
 
 # vLLM makes "cmpl-<X-Request-Id>-<prompt's index>-<eight random characters>" of the id that it is given.
 _INTERNAL_ID = re.compile(r"^cmpl-(?P<id>.+)-0(-[0-9a-f]{8})?$")
@@ -23,6 +23,11 @@ class _Row(msgspec.Struct):
     computed_tokens: int
 
 
+class _Metadata(msgspec.Struct):
+    crc32: int
+    wrong_rows: tuple[int, ...]
+
+
 class _Line(msgspec.Struct):
     step: int
     kind: str
@@ -30,6 +35,7 @@ class _Line(msgspec.Struct):
     rows_replayed: int
     rows: list[_Row]
     padded_rows: int | None = None
+    metadata: _Metadata | None = None
 
 
 _decode = msgspec.json.Decoder(_Line).decode
@@ -102,4 +108,11 @@ def _step(line: _Line) -> Step:
     )
     # the recorder names the arm's way of replaying in every step, also where it replayed no row
     replay = line.replay if line.rows_replayed else NO_REPLAY
-    return Step(kind=line.kind, rows=tuple(rows), replay=replay, padded_rows=line.padded_rows)
+    seen = line.metadata
+    return Step(
+        kind=line.kind,
+        rows=tuple(rows),
+        replay=replay,
+        padded_rows=line.padded_rows,
+        metadata=StepMetadata(crc32=seen.crc32, wrong_rows=seen.wrong_rows) if seen else None,
+    )

@@ -10,6 +10,7 @@ from qualify.compare.coverage.load import ArmLoad, Load, arm_load
 from qualify.compare.coverage.probes import measured_by_probes
 from qualify.compare.coverage.timeline import most_in_flight
 from qualify.compare.coverage.window import shows_up_to
+from qualify.compare.ranks import ranks_covered
 from qualify.compare.strata import CONTEXT_EDGES
 from qualify.findings import CoverageCell
 from qualify.policy import CoveragePolicy
@@ -39,6 +40,7 @@ def measure(record: RunRecord, policy: CoveragePolicy, compared: int) -> tuple[C
         _baseline_replays(baseline),
         *_counted(record, Arm.CANDIDATE),
         *_counted(record, Arm.BASELINE),
+        *ranks_covered(record, policy.replay_share),
         *configured_graphs(record),
         CoverageCell(
             name="positions compared",
