@@ -12,6 +12,7 @@ from typing import NoReturn
 import click
 
 from qualify import __version__
+from qualify.cli.coverage import coverage_command
 from qualify.cli.options import EXIT_CODES
 from qualify.cli.publishing import publish_command
 from qualify.cli.reports import compare_runs_command, export_command, report_command
@@ -22,7 +23,7 @@ from qualify.images.commands import image_command, inspect_command, lock_command
 
 SECTIONS = {
     "Qualify a release": (run_command, plan_command, judge_command),
-    "Look at what a run left": (report_command, compare_runs_command, export_command),
+    "Look at what a run left": (report_command, coverage_command, compare_runs_command, export_command),
     "Images": (lock_command, image_command, inspect_command),
     "Sign and publish": (keygen_command, sign_command, verify_command, publish_command),
 }

@@ -10,6 +10,7 @@ from qualify.compare.divergence import symmetric_kld
 from qualify.compare.figures import in_known_units
 from qualify.compare.inspect import equal_tokens, ranges, usable
 from qualify.compare.pairing import Indices
+from qualify.compare.summary import WILD
 from qualify.findings import Finding, Weight
 from qualify.policy import DecisionPolicy
 from qualify.record import RunRecord
@@ -75,7 +76,8 @@ def _means(record: RunRecord, arm: Arm) -> dict[str, float]:
     shared = _shared(alone, mine, among, theirs)
     at = ranges([head.start for head in mine], shared), ranges([head.start for head in theirs], shared)
     distances = symmetric_kld(alone.top_ids, alone.top_logprobs, among.top_ids, among.top_logprobs, rows=at)
-    parts = np.split(distances, np.cumsum(shared)[:-1])
+    # one wild position must not carry a request, as in the ceiling rule
+    parts = np.split(np.minimum(distances, WILD), np.cumsum(shared)[:-1])
     # a value that is not finite is a finding of its own
     return {
         head.request_id: float(np.nanmean(part))

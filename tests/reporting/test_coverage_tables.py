@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from qualify.cli.coverage import coverage_command
+from qualify.errors import EvidenceError, UsageError
+from qualify.gate import judge
+from qualify.reporting.coverage_tables import coverage_document
+from qualify.requirements import Requirements
+from tests.judgefactory import POLICY, World, build
+
+LIVE = Path(__file__).parents[2] / "reports/evidence/h200/live.tar.xz"
+
+
+def test_required_cells_say_whether_they_were_reached_and_scenarios_what_they_met() -> None:
+    record = build(World(scenarios={"eight": 8, "four": 4}, tokens=6))
+    asked = replace(record.scenarios[0], requires=Requirements(rows=(8,), preemptions=2))
+    record = replace(record, scenarios=(asked, *record.scenarios[1:]))
+    text = coverage_document([("some-bundle", record, judge(record, POLICY, ""))])
+    assert "## test: inconclusive" in text
+    assert "| eight: rows in a decode step | 8 | 8: reached | step log |" in text
+    assert "| eight: preemptions | 0 | at least 2: **missed** | step log |" in text
+    assert "| eight | 8 | 8 (5) |" in text
+    assert "| four | 4 | 4 (5) |" in text
+    plain = replace(record, steps={})
+    assert "By scenario" not in coverage_document([("b", plain, judge(plain, POLICY, ""))])
+
+
+def test_what_a_server_said_is_no_markup() -> None:
+    record = build(World(scenarios={"eight": 8}, tokens=6))
+    verdict = judge(record, POLICY, "")
+    cell = replace(verdict.coverage[0], reached="a|b\n<script>")
+    text = coverage_document([("b", record, replace(verdict, coverage=(cell,)))])
+    assert "a\\|b \\<script\\>" in text
+
+
+def test_an_archive_of_bundles_is_read() -> None:
+    done = CliRunner().invoke(coverage_command, [str(LIVE)])
+    assert done.exit_code == 0, done.output
+    assert "## ds4-h200-live: qualified" in done.output
+    assert "| replays in the baseline | 0 of 1453 steps | none: reached | step log |" in done.output
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "said"),
+    [
+        ("verdict.json", UsageError, "neither a bundle nor an archive"),
+        ("cut.tar.xz", EvidenceError, "cannot be unpacked"),
+    ],
+)
+def test_what_is_no_bundle_is_refused(tmp_path: Path, name: str, error: type[Exception], said: str) -> None:
+    (tmp_path / name).write_bytes(b"{}")
+    with pytest.raises(error, match=said):
+        coverage_command.main([str(tmp_path / name)], standalone_mode=False)
