@@ -52,8 +52,43 @@ _MACHINE = (
         re.compile(r"can't start new thread|(fork|pthread_create).*Resource temporarily unavailable"),
         "the limit of processes is reached",
     ),
-    (re.compile(r"No CUDA GPUs are available|Failed to infer device type"), "there is no usable GPU"),
-    (re.compile(r"CUDA driver version is insufficient"), "the GPU's driver is too old"),
+    (
+        re.compile(
+            r"No CUDA GPUs are available|Failed to infer device type|no CUDA-capable device is detected"
+            r"|Found no NVIDIA driver|CUDA-capable device\(s\) is/are busy"
+        ),
+        "there is no usable GPU",
+    ),
+    (
+        re.compile(r"CUDA driver version is insufficient|NVIDIA driver on your system is too old"),
+        "the GPU's driver is too old",
+    ),
+    (
+        re.compile(r"Free memory on device .* on startup is less than|Error in memory profiling\."),
+        "another program uses the GPU's memory",
+    ),
+    (re.compile(r"uncorrectable (ECC|NVLink) error|GPU has fallen off the bus"), "the GPU is broken"),
+)
+# What a server that dies by itself may lack, said beside what it raised: its end stays its own, which counts
+# against the candidate only where the baseline starts on the same machine.
+_LACKS = (
+    (
+        re.compile(r"no kernel image is available|[Uu]nsupported (gpu|GPU) architecture"),
+        "its kernels are built for other GPUs",
+    ),
+    (
+        re.compile(
+            r"Failed to find C compiler|No working C(\+\+)? compiler|[Nn]vcc.*(not found|No such file)"
+            r"|No such file or directory: '\S*(nvcc|g\+\+|gcc|c\+\+|ninja)'|CUDA_HOME .*not set"
+            r"|Ninja is required"
+        ),
+        "it compiles kernels when it starts, and lacks a compiler: nvcc (CUDA_HOME) or one for C++ (CC)",
+    ),
+    (
+        re.compile(r"CUDA out of memory|No available memory for the cache blocks|OutOfMemoryError"),
+        "it needs more of the GPU's memory than there is",
+    ),
+    (re.compile(r"[Cc]apturing|capture"), "a CUDA graph could not be captured"),
 )
 _MISSING_MODULE = re.compile(r"No module named '?([\w.]+)'?\)?$")
 _RAISED = re.compile(r"(?:^|\s)((?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Exit|Interrupt)(?:: .*|$))")
@@ -111,7 +146,7 @@ def classify(seen: Exit, log: Iterable[str], *, ready: bool) -> Ending:
     if words.machine:
         return Ending(ArmState.MACHINERY, f"{how}: {words.machine}")
     if words.own:
-        return Ending(own, f"{how}: {words.own}")
+        return Ending(own, f"{how}: {words.own}{_lacking(words.own)}")
     if seen.out_of_memory:
         return Ending(ArmState.MACHINERY, f"{how}; the kernel killed a process for lack of memory meanwhile")
     if words.failed_child in _OWN_SIGNALS:
@@ -125,7 +160,8 @@ def classify(seen: Exit, log: Iterable[str], *, ready: bool) -> Ending:
         # vLLM mentions optional modules that are missing; only the last line is what ended the process
         advice = "make the serving environment again (`make install-serving`)"
         return Ending(ArmState.MACHINERY, f"{how}: it lacks the module {missing[1]}; {advice}")
-    return Ending(own, f"{how}{_last_raised(words.last)}")
+    raised = _last_raised(words.last)
+    return Ending(own, f"{how}{raised}{_lacking(raised)}")
 
 
 def told_to_stop(log: Iterable[str]) -> str:
@@ -160,6 +196,11 @@ def _read(log: Iterable[str]) -> _Words:
             noticed, words.told = True, line.strip()
     words.last = tuple(last)
     return words
+
+
+def _lacking(said: str) -> str:
+    """What is missing where a server's last words say so, fit to follow them."""
+    return next((f" ({why})" for pattern, why in _LACKS if pattern.search(said)), "")
 
 
 def _machine_trouble(line: str) -> str:

@@ -136,7 +136,10 @@ async def _not_ready(server: Server, readiness: Readiness) -> Ending:
         return Ending(ArmState.MACHINERY, f"another server answers at {server.url}: {readiness.why}")
     if not server.observable:
         return Ending(ArmState.MACHINERY, f"there is no usable server at {server.url}: {readiness.why}")
-    return Ending(ArmState.NEVER_READY, f"not ready after {readiness.elapsed_s:.0f} s: {readiness.why}")
+    doing = f"; its last line: {last}" if (last := server.last_line()) else ""
+    return Ending(
+        ArmState.NEVER_READY, f"not ready after {readiness.elapsed_s:.0f} s: {readiness.why}{doing}"
+    )
 
 
 async def _used(server: Server, use: Use) -> Ending:

@@ -98,7 +98,7 @@ async def test_server_that_is_never_ready(tmp_path: Path) -> None:
     session = Session(arm=Arm.CONTROL, fault="packed-stride", served_name=NAME, ready_within_s=2)
     record = await serve(fake_launcher(tmp_path, "never-ready"), session=session)
     assert record.state is ArmState.NEVER_READY
-    assert record.detail == "not ready after 2 s: /health answers 503"
+    assert record.detail.startswith("not ready after 2 s: /health answers 503; its last line: ")
     assert any("Uvicorn running" in line for line in record.log_tail)
     assert record.fault == "packed-stride"
 
