@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import multiprocessing
 import os
 from typing import TYPE_CHECKING
@@ -18,7 +19,9 @@ _installed: list[Installed] = []  # at most one; keeps the operators registered
 
 
 def register() -> None:
-    """Check the environment; on a CPU install what serves DeepSeek V4, on a GPU the stride fix.
+    """Check the environment; on a CPU install what serves DeepSeek V4, elsewhere the stride fix.
+
+    A vLLM without DeepSeek V4 for the CPU (before 0.30) has its builder all the same, and gets the fix, too.
 
     Raises:
         SystemExit: an environment variable holds a wrong value, a fault is not confirmed, the C attention is
@@ -29,7 +32,7 @@ def register() -> None:
     from vllm.platforms import current_platform
 
     try:
-        if not current_platform.is_cpu():
+        if not (current_platform.is_cpu() and _serves_on_cpu()):
             from ds4_kernels.fix.server import install_on_gpu
 
             if os.environ.get(REPLAY_VARIABLE, ReplayMode.FRESH.value) != ReplayMode.FRESH.value:
@@ -43,6 +46,13 @@ def register() -> None:
             _installed.append(install(settings))
     except (ValueError, FileNotFoundError, UnrecognisedBuilderError) as error:
         raise SystemExit(f"ds4_kernels: {error}") from error
+
+
+def _serves_on_cpu() -> bool:
+    try:
+        return importlib.util.find_spec("vllm.models.deepseek_v4.cpu") is not None
+    except ModuleNotFoundError:  # no DeepSeek V4 at all
+        return False
 
 
 def active() -> bool:

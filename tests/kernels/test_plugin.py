@@ -64,6 +64,24 @@ def test_a_wrong_environment_stops_the_server_with_one_message(environment, mess
     assert "Traceback" not in run.stderr
 
 
+def test_vllm_that_serves_it_on_no_cpu_gets_its_stride_looked_after():
+    hidden = (
+        "import importlib.util as util, logging; logging.basicConfig(level=logging.INFO)\n"
+        "find = util.find_spec\n"
+        "util.find_spec = lambda name: None if name.endswith('deepseek_v4.cpu') else find(name)\n"
+        "from ds4_kernels import plugin\n"
+        "plugin.register()\n"
+        "print('active:', plugin.active())"
+    )
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("DS4_")}
+    run = subprocess.run(
+        [sys.executable, "-c", hidden], env=clean, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert run.returncode == 0, run.stderr
+    assert "C128A stride fix: DS4_STRIDE_FIX=auto" in run.stdout + run.stderr
+    assert "active: True" in run.stdout
+
+
 def rows(count):
     return [StepRow(f"cmpl-{row}-0-00000000", row, 1, 150 + row) for row in range(count)]
 
