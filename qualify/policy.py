@@ -83,6 +83,8 @@ class CoveragePolicy(Strict):
         active_widths: Active widths of the C128A metadata rows, in entries, that must each have been seen in
             a decode step of the candidate.
         graph_rows: Graph sizes that must each have replayed a whole decode step of the candidate.
+        known_answers: Questions with a known answer that the baseline must answer right. A baseline that
+            misses what its model can answer is wrong itself, and then nothing can be told from it.
         limitations_only: Demands of scenarios whose shortfall is said as a limitation; that of any other
             leaves the run inconclusive: what was not reached was not tested.
     """
@@ -92,6 +94,7 @@ class CoveragePolicy(Strict):
     judged_positions: Annotated[int, Field(ge=1)] = 1
     active_widths: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False)] = ()
     graph_rows: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False)] = ()
+    known_answers: Annotated[int, Field(ge=0)] = 0
     limitations_only: Annotated[tuple[Demanded, ...], Field(strict=False)] = ()
 
 

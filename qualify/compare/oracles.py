@@ -108,25 +108,32 @@ def _trait(trait: str, scores: Scores, names: Sequence[str], limit: float) -> li
     ]
 
 
-def _answers(
-    record: RunRecord, runs: Sequence[RunTable], heads: Sequence[Sequence[RequestHead]], limit: float
-) -> list[Finding]:
-    asked = {
+def known_answers(record: RunRecord) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """Judged requests whose answer is known, by id, with the ways to write it as token ids."""
+    return {
         request.request_id: request.answer_ids
         for scenario in record.scenarios
         for request in scenario.requests
-        if request.answer_ids
+        if request.answer_ids and request.judged
     }
+
+
+def answers_right(run: RunTable, head: RequestHead, ways: Sequence[Sequence[int]]) -> bool:
+    """True where a request's tokens contain one way to write its answer."""
+    return any(contains(run.token_ids[head.positions], way) for way in ways)
+
+
+def _answers(
+    record: RunRecord, runs: Sequence[RunTable], heads: Sequence[Sequence[RequestHead]], limit: float
+) -> list[Finding]:
+    asked = known_answers(record)
     chosen = [number for number, head in enumerate(heads[-1]) if head.request_id in asked]
     if not chosen:
         return []
     wrong = np.array(
         [
             [
-                not any(
-                    contains(run.token_ids[own[number].positions], way)
-                    for way in asked[own[number].request_id]
-                )
+                not answers_right(run, own[number], asked[own[number].request_id])
                 for run, own in zip(runs, heads, strict=True)
             ]
             for number in chosen

@@ -6,12 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from qualify.compare import coverage
 from qualify.compare.inspect import usable
 from qualify.compare.oracles import check_oracles, flag_test
 from qualify.compare.traits import BOS, DOUBLED, ENDS, LIMIT, RUN, STOP, contains, traits
 from qualify.findings import Finding, Weight
 from qualify.gate import judge
-from qualify.policy import DecisionPolicy
+from qualify.policy import CoveragePolicy, DecisionPolicy
 from qualify.record import RunRecord
 from qualify.runtable import collect
 from qualify.transcript import Arm, Decode, RunKey, Transcript
@@ -207,3 +208,16 @@ def test_answers_count_only_where_the_baseline_gets_them_right() -> None:
     assert "misses 0 of the 25" in about_answers(asking(both)).summary
     none = build(WORLD, edit=lambda item: missing(40)(item) if item.run.decode is Decode.FREE else item)
     assert "misses all 40" in about_answers(asking(none)).summary
+
+
+@pytest.mark.parametrize(("required", "enough"), [(0, None), (25, True), (26, False)])
+def test_policy_asks_for_answers_of_the_baseline_itself(required: int, enough: bool | None) -> None:
+    """What both arms miss is no difference between them, and yet no pass where the model can answer it."""
+    both = asking(
+        build(WORLD, edit=lambda item: missing(15)(item) if item.run.decode is Decode.FREE else item)
+    )
+    policy = CoveragePolicy(known_answers=required)
+    (cell,) = [cell for cell in coverage.measure(both, policy, 960) if "known answers" in cell.name]
+    assert (cell.reached, cell.satisfied) == ("25 of 40", enough)
+    short = coverage.shortfalls((cell,), policy)
+    assert [item.weight for item in short] == [Weight.UNTESTED] * (enough is False)

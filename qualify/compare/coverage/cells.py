@@ -11,12 +11,13 @@ from qualify.compare.coverage.probes import measured_by_probes
 from qualify.compare.coverage.timeline import most_in_flight
 from qualify.compare.coverage.window import shows_up_to
 from qualify.compare.ranks import ranks_covered
+from qualify.compare.oracles import answers_right, known_answers
 from qualify.compare.strata import CONTEXT_EDGES
 from qualify.findings import CoverageCell
 from qualify.policy import CoveragePolicy
 from qualify.record import ExpectedRequest, GraphCounts, RunRecord
 from qualify.steps import StepTable
-from qualify.transcript import Arm
+from qualify.transcript import Arm, Decode, RunKey
 
 NOT_MEASURED = "not measured"
 STEP_LOG = "step log"
@@ -54,6 +55,7 @@ def measure(record: RunRecord, policy: CoveragePolicy, compared: int) -> tuple[C
         *_loads(load, policy),
         *_timeline(record),
         *measured_by_probes(record),
+        *_known_answers(record, policy.known_answers),
         *demanded(record, load),
     )
 
@@ -227,6 +229,23 @@ def said_of_hits(load: Load) -> str:
         return f"none of {load.requests}"
     return (
         f"{len(load.prefix_hits)} of {load.requests}, {load.prefix_hits[0]} to {load.prefix_hits[-1]} tokens"
+    )
+
+
+def _known_answers(record: RunRecord, minimum: int) -> Iterable[CoverageCell]:
+    """Whether the baseline can answer what its model can: one that is wrong itself excuses any candidate."""
+    asked = known_answers(record)
+    if not asked and not minimum:
+        return
+    run = record.runs.get(RunKey(Arm.BASELINE, Decode.FREE, 1))
+    heads = [head for head in run.heads if head.request_id in asked] if run else []
+    right = sum(1 for head in heads if run and answers_right(run, head, asked[head.request_id]))
+    yield CoverageCell(
+        name="known answers that the baseline gets right",
+        reached=f"{right} of {len(asked)}",
+        required=f"at least {minimum}" if minimum else "",
+        satisfied=right >= minimum if minimum else None,
+        how=TRANSCRIPTS,
     )
 
 
