@@ -10,8 +10,8 @@ from qualify.compare.coverage.load import ArmLoad, Load, arm_load
 from qualify.compare.coverage.probes import measured_by_probes
 from qualify.compare.coverage.timeline import most_in_flight
 from qualify.compare.coverage.window import shows_up_to
-from qualify.compare.ranks import ranks_covered
 from qualify.compare.oracles import answers_right, known_answers
+from qualify.compare.ranks import ranks_covered
 from qualify.compare.strata import CONTEXT_EDGES
 from qualify.findings import CoverageCell
 from qualify.policy import CoveragePolicy
