@@ -12,6 +12,8 @@ bundle/
   arms/<arm>/configuration.json what its server said of its own configuration
   arms/<arm>/steps.jsonl.gz engine steps, where the server recorded them; ``steps.rank1.jsonl.gz`` of rank 1
   arms/<arm>/<decode>.run<N>.jsonl.gz   transcripts
+  arms/<arm>/metrics.jsonl.gz   its server's metrics and memory over time
+  arms/<arm>/gpu.csv, gpu-errors.log    the graphics cards and the kernel log; where there are cards
   verdict.json              the verdict
   receipt.json, junit.xml, summary.txt, report.html  reports
   manifest.json             SHA-256 of every other file
