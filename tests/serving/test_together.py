@@ -81,8 +81,8 @@ async def together(arms: Sequence[ArmServer], seen: Seen) -> Together:
 
 async def test_they_start_together_and_are_driven_in_order(tmp_path: Path) -> None:
     seen = Seen()
-    # the first is ready last: nothing is driven while another still loads
-    outcome = await together(servers(tmp_path, seen, baseline={"FAKE_LOAD_S": "1"}), seen)
+    # the last is ready last: nothing is driven while another still loads
+    outcome = await together(servers(tmp_path, seen, control={"FAKE_LOAD_S": "1.5"}), seen)
     assert [record.state for record in outcome.records] == [ArmState.SERVED] * 3
     assert outcome.repeat is None
     assert [record.arm for record in seen.told] == list(ARMS)
