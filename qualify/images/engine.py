@@ -65,7 +65,7 @@ def advice_for(message: str) -> str:
     if _FULL in small:
         return "The disk is full: `docker system prune`, or give the engine's data folder more room."
     if "connection refused" in small or "no such host" in small:
-        return "The registry does not answer: start it, or name another with --registry."
+        return "The registry does not answer: start it, or name another (--registry; image.base)."
     if "unauthorized" in small or "no basic auth" in small or "denied" in small:
         return "The registry refuses these credentials: `docker login REGISTRY`."
     if "from versions: none" in small:
@@ -104,7 +104,8 @@ def find_base(client: DockerClient, name: str) -> LockedBase:
     if image is None:
         raise UsageError(
             f"base image {name} is not on this machine",
-            advice="Make it (`make base-image` for the CPU release), or name one by digest: NAME@sha256:...",
+            advice="Make it (`make base-image` for the CPU releases) or pull it (`docker pull`), "
+            "or name one by digest: NAME@sha256:...",
         )
     repository = plain.rpartition(":")[0] if ":" in plain.rpartition("/")[2] else plain
     if not at:

@@ -108,7 +108,9 @@ def _read_pins(requirements: Path) -> dict[str, _Pin]:
 def _wheels_in(folder: Path) -> dict[tuple[str, str], list[Path]]:
     if not folder.is_dir():
         raise UsageError(
-            "the folder of the wheels does not exist", where=str(folder), advice="Make it: `make wheels`."
+            "the folder of the wheels does not exist",
+            where=str(folder),
+            advice="Make it: `make wheels`, or `make wheels-cuda` for a CUDA base.",
         )
     found: dict[tuple[str, str], list[Path]] = {}
     for path in sorted(folder.glob("*.whl")):
