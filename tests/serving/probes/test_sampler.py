@@ -29,7 +29,7 @@ def test_counters_are_summed_and_what_is_not_kept_is_left_out() -> None:
     assert parse(TEXT) == {GENERATED: 42.0, RUNNING: 3.0}
 
 
-def test_a_server_is_sampled_with_what_is_driven_and_once_more_at_the_end(tmp_path: Path) -> None:
+def test_a_server_is_sampled_with_what_is_driven(tmp_path: Path) -> None:
     async def drive() -> None:
         async with fake_server(tmp_path) as server, sampled(server, tmp_path, every_s=0.05) as sampler:
             server.ended()  # looks at the processes
@@ -50,6 +50,17 @@ def test_a_server_is_sampled_with_what_is_driven_and_once_more_at_the_end(tmp_pa
     assert found[-1].rss_bytes is not None
     assert found[-1].rss_bytes > 10_000_000
     assert [sample.time_s for sample in found] == sorted(sample.time_s for sample in found)
+
+
+def test_the_counters_after_the_last_request_are_kept(tmp_path: Path) -> None:
+    async def drive() -> None:
+        async with fake_server(tmp_path) as server, sampled(server, tmp_path, every_s=60) as sampler:
+            while not (tmp_path / METRICS).stat().st_size:
+                await asyncio.sleep(0.01)
+            sampler.driving("baseline.free.run1", "mixed", 0)
+
+    asyncio.run(drive())
+    assert [sample.run for sample in read_samples(tmp_path / METRICS)] == ["", "baseline.free.run1"]
 
 
 def test_a_server_that_does_not_answer_is_no_reason_to_fail(tmp_path: Path) -> None:
