@@ -73,6 +73,24 @@ class ProbeRecord:
     log: LogSigns | None = None
     gpu_errors: tuple[str, ...] | None = None
 
+    def gained(self, name: str, scenario: str, decode: str) -> int | None:
+        """By how much a counter grew while a scenario was driven, at least.
+
+        Args:
+            name: Of the counter.
+            scenario: The scenario.
+            decode: Way of decoding of the run.
+
+        Returns:
+            From the first sample in which it was driven to the last; None where no sample has the counter.
+        """
+        values = [
+            sample.values[name]
+            for sample in self.samples
+            if sample.scenario == scenario and f".{decode}." in sample.run and name in sample.values
+        ]
+        return int(values[-1] - values[0]) if values else None
+
     def most_cache_used(self, scenario: str) -> float | None:
         """Largest share of the KV cache that was seen in use in a scenario; None where none was seen."""
         shares = [

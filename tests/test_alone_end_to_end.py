@@ -35,4 +35,5 @@ def test_a_right_server_qualifies_and_says_what_was_sent_alone(project: Project)
     assert outcome.code == ExitCode.QUALIFIED, outcome.err
     assert "answers 4 requests alone as among others" in outcome.out
     assert (project.bundle() / "arms/baseline/alone.run1.jsonl.gz").exists()
+    assert project.read("plan.json")["bos_token_id"] == 0
     assert not (project.bundle() / "arms/control/alone.run1.jsonl.gz").exists()

@@ -13,7 +13,7 @@ from qualify.compare.coverage.timeline import most_in_flight, warmed_up
 from qualify.findings import CoverageCell, Weight
 from qualify.gate import judge
 from qualify.policy import CoveragePolicy
-from qualify.probe import CACHE_USED, ProbeRecord, Sample
+from qualify.probe import CACHE_USED, PREEMPTIONS, PREFIX_HITS, ProbeRecord, Sample
 from qualify.record import RunRecord, Step, StepRow
 from qualify.requirements import Requirements
 from qualify.steps import collect_steps
@@ -175,6 +175,39 @@ def test_share_of_the_cache_comes_from_the_servers_metrics() -> None:
     for subject, satisfied in ((record, False), (seen, True)):
         (cell,) = [cell for cell in coverage.measure(subject, CoveragePolicy(), 48) if cell.kind]
         assert cell.satisfied is satisfied
+
+
+@pytest.mark.parametrize(
+    ("requires", "name", "met", "missed"),
+    [
+        (Requirements(prefix_hits=True), PREFIX_HITS, 64, 0),
+        (Requirements(preemptions=2), PREEMPTIONS, 2, 1),
+    ],
+)
+def test_without_a_step_log_the_servers_counters_tell(
+    requires: Requirements, name: str, met: int, missed: int
+) -> None:
+    def counted(gained: int, run: RunKey = FORCED, scenario: str = "eight") -> list[bool | None]:
+        samples = tuple(
+            Sample(
+                time_s=at,
+                run=str(run),
+                scenario=scenario,
+                in_flight=1,
+                answered=True,
+                values={name: 7.0 + more},
+            )
+            for at, more in ((0.0, 0), (1.0, gained))
+        )
+        record = replace(
+            asking(requires, served()), steps={}, probes={Arm.CANDIDATE: ProbeRecord(samples=samples)}
+        )
+        return [cell.satisfied for cell in coverage.measure(record, CoveragePolicy(), 48) if cell.kind]
+
+    assert counted(met) == [True]
+    assert counted(missed) == [False]
+    assert counted(met, scenario="another") == [False]
+    assert counted(met, run=RunKey(Arm.CANDIDATE, Decode.FREE, 1)) == [False]
 
 
 def test_a_prefix_scenario_without_a_hit_leaves_the_run_inconclusive() -> None:
