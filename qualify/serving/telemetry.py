@@ -15,7 +15,7 @@ from pathlib import Path
 GPU_SAMPLES = "gpu.csv"
 GPU_ERRORS = "gpu-errors.log"
 _EVERY_MS = 2000
-_FIELDS = "timestamp,index,memory.used,utilization.gpu,clocks.sm,clocks.mem,temperature.gpu,power.draw"
+_FIELDS = "timestamp,index,memory.used,utilization.gpu,clocks.sm,clocks.mem,temperature.gpu,power.draw,name"
 _ERROR = "NVRM: Xid"
 _ANSWER_WITHIN_S = 10
 

@@ -16,6 +16,7 @@ from qualify import __version__
 from qualify.compare.figures import ArmComparison
 from qualify.evidence.bundle import MANIFEST, STATEMENT, Bundle
 from qualify.findings import Finding, Result, Weight
+from qualify.reporting.html.gpus import gpu_table
 from qualify.reporting.html.measured import measure
 from qualify.reporting.html.plots import HEAT_EDGES, draw_all
 from qualify.reporting.html.svg import HEAT
@@ -118,6 +119,7 @@ def _context(material: Material) -> Mapping[str, object]:
         "record": record,
         "harness": __version__,
         "identity": tuple(_identity(material)),
+        "gpus": gpu_table(material.bundle, record.arms),
         "findings": findings[:MOST_FINDINGS],
         "findings_left_out": max(len(findings) - MOST_FINDINGS, 0),
         "control": next((arm for arm in arms if arm.arm == Arm.CONTROL), None),

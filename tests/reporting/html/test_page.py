@@ -105,6 +105,22 @@ def test_a_bundle_without_transcripts_has_its_page(tmp_path):
     assert "svg" not in page.tags
 
 
+def test_cards_are_told_from_their_samples(tmp_path):
+    samples = tmp_path / "arms/candidate/gpu.csv"
+    samples.parent.mkdir(parents=True)
+    samples.write_text(
+        "timestamp, index, memory.used [MiB], power.draw [W], name\n"
+        "2026/12/01 10:00:00, 0, 900, 71.5, NVIDIA H200\n"
+        "2026/12/01 10:00:01, 0, 1200, [N/A], NVIDIA H200\n"
+        "2026/12/01 10:00:01, 0, 12"
+    )
+    page = Page(html_report(material(build(WORLD), tmp_path)))
+    assert page.table("Graphics cards") == {
+        "arm": ["card", "name", "memory, MiB", "clock, MHz", "power, W", "samples"],
+        "candidate": ["0", "NVIDIA H200", "1200", "not recorded", "71.5", "3"],
+    }
+
+
 def test_nothing_from_a_bundle_is_markup(tmp_path):
     def edit(item):
         scenario = f"mixed{HOSTILE}"
@@ -149,6 +165,9 @@ def test_nothing_from_a_bundle_is_markup(tmp_path):
     (tmp_path / "arms/candidate").mkdir(parents=True)
     for name in ("odd #?.log", "<img src=x>.log", 'javascript:alert(1)"'):
         (tmp_path / "arms/candidate" / name).write_text("x")
+    (tmp_path / "arms/candidate/gpu.csv").write_bytes(
+        f"index, {HOSTILE}\n{HOSTILE},,,\n".encode() + b"\xff\0"
+    )
     (tmp_path / "arms/outside.log").symlink_to("/etc/hostname")
     content = html_report(material(record, tmp_path))
     page = Page(content)
