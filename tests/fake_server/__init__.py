@@ -10,6 +10,11 @@ accepted). Its "model" is a deterministic function of prompt, position and last 
 ``FAKE_NOISE``        standard deviation of noise on logprobs, different in each process (0)
 ``FAKE_CARD``         directory in which the servers of one card leave their process ids
 ``FAKE_GRAPH_MODE``   graph mode of ``/server_info`` as vLLM writes it: ``0``, or ``2,0`` (FULL_DECODE_ONLY)
+``FAKE_CASE``         a case of `fieldcases.py` that is acted out
+``FAKE_PREFIX_CACHE`` anything: prompts are looked up in a prefix cache, in blocks of 16 tokens
+``FAKE_KV_TOKENS``    tokens that the KV cache holds; requests beyond are preempted (any number)
+``FAKE_SPECULATES``   anything: counts drafts, of which most are accepted
+``FAKE_ECHOES``       anything: a prompt that repeats its last 16 tokens is continued so
 ``DS4_FAULT``         together with ``DS4_FAULT_CONFIRM`` acts as the misbehaviour ``wrong-row``
 ``DS4_STEP_LOG``      file to which engine steps are appended
 ``DS4_REPLAY``        ``emulated`` makes decode steps say ``emulated replay``

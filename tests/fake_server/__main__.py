@@ -14,6 +14,7 @@ import uvicorn
 
 from tests.fake_server.app import make_app
 from tests.fake_server.engine import Engine
+from tests.fake_server.fieldcases import AT_START, VERIFY_ROWS, K
 from tests.fake_server.misbehaviour import Misbehaviour, Settings
 
 
@@ -23,6 +24,7 @@ def main() -> None:
     parser.add_argument("--served-model-name", required=True)
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--max-num-seqs", type=int, default=16)
     options, _ = parser.parse_known_args()
     settings = Settings.read(os.environ)
     vocabulary = json.loads((options.model / "config.json").read_text())["vocab_size"]
@@ -30,6 +32,10 @@ def main() -> None:
     if settings.card:
         (settings.card / str(os.getpid())).touch()
     time.sleep(settings.load_s)
+    if settings.case in AT_START:
+        raise RuntimeError(AT_START[settings.case])
+    if settings.case == "F09" and settings.speculates and options.max_num_seqs * (K + 1) > VERIFY_ROWS:
+        raise RuntimeError("k_scale must be contiguous")
     match settings.misbehaviour:
         case Misbehaviour.DIE_WHILE_LOADING:
             raise RuntimeError("no kernel for this shape")

@@ -42,6 +42,7 @@ def make_app(engine: Engine, served_name: str) -> Starlette:
             Route("/v1/models", handlers.models),
             Route("/v1/completions", handlers.completions, methods=["POST"]),
             Route("/pause", handlers.pause, methods=["POST"]),
+            Route("/reset_prefix_cache", handlers.reset_prefix_cache, methods=["POST"]),
             Route("/resume", handlers.resume, methods=["POST"]),
         ],
         lifespan=lifespan,
@@ -78,9 +79,7 @@ class Handlers:
 
     async def metrics(self, _: HttpRequest) -> Response:
         return PlainTextResponse(
-            f"vllm:num_requests_running {len(self.engine.running)}\n"
-            f"vllm:num_requests_waiting {len(self.engine.waiting)}\n"
-            f"vllm:generation_tokens_total {self.engine.generated}\n"
+            "".join(f"{name} {value}\n" for name, value in self.engine.metrics().items())
         )
 
     async def models(self, _: HttpRequest) -> Response:
@@ -95,6 +94,10 @@ class Handlers:
         self.engine.paused = True
         return JSONResponse({"status": "paused"})
 
+    async def reset_prefix_cache(self, _: HttpRequest) -> Response:
+        self.engine.cached.clear()
+        return Response(status_code=200)
+
     async def resume(self, _: HttpRequest) -> Response:
         if self.misbehaviour is Misbehaviour.BAD_RESUME:
             return JSONResponse({"error": "it broke"}, status_code=500)
@@ -107,6 +110,8 @@ class Handlers:
             return JSONResponse({"error": {"message": "it broke", "code": 500}}, status_code=500)
         if body["model"] != self.served_name:
             return JSONResponse({"error": {"message": "no such model", "code": 404}}, status_code=404)
+        if self.engine.settings.case == "F37" and (body.get("prompt_logprobs") or body.get("echo")):
+            print("WARNING F37: asked for prompt logprobs, which would be wrong", flush=True)
         forced = (body.get("vllm_xargs") or {}).get("forced_token_ids") or []
         request = Request(http.headers["x-request-id"], body["prompt"], body["max_tokens"], forced)
         if body.get("stream"):

@@ -58,6 +58,11 @@ class Settings:
     step_log: Path | None
     card: Path | None
     graph_mode: list[int]
+    case: str
+    prefix_cache: bool
+    kv_tokens: int
+    speculates: bool
+    echoes: bool
     emulated: bool
 
     @classmethod
@@ -74,6 +79,11 @@ class Settings:
             noise=float(environment.get("FAKE_NOISE", "0")),
             step_log=Path(step_log) if step_log else None,
             card=Path(environment["FAKE_CARD"]) if "FAKE_CARD" in environment else None,
+            case=environment.get("FAKE_CASE", ""),
+            prefix_cache="FAKE_PREFIX_CACHE" in environment,
+            kv_tokens=int(environment.get("FAKE_KV_TOKENS", "0")),
+            speculates="FAKE_SPECULATES" in environment,
+            echoes="FAKE_ECHOES" in environment,
             graph_mode=[int(mode) for mode in environment.get("FAKE_GRAPH_MODE", "0").split(",")],
             emulated=environment.get("DS4_REPLAY") == "emulated",
         )
