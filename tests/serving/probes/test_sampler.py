@@ -52,6 +52,16 @@ def test_a_server_is_sampled_with_what_is_driven(tmp_path: Path) -> None:
     assert [sample.time_s for sample in found] == sorted(sample.time_s for sample in found)
 
 
+@pytest.mark.parametrize("text", ["", "<html>no metrics</html>", "other_metric 3\n"])
+def test_an_answer_without_any_of_them_gives_none(text: str) -> None:
+    assert parse(text) == {}
+
+
+def test_a_damaged_line_is_refused() -> None:
+    with pytest.raises(ValueError, match="could not convert"):
+        parse(f"{GENERATED}_total many\n")
+
+
 def test_the_counters_after_the_last_request_are_kept(tmp_path: Path) -> None:
     async def drive() -> None:
         async with fake_server(tmp_path) as server, sampled(server, tmp_path, every_s=60) as sampler:
