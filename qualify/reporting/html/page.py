@@ -16,6 +16,8 @@ from qualify import __version__
 from qualify.compare.figures import ArmComparison
 from qualify.evidence.bundle import MANIFEST, STATEMENT, Bundle
 from qualify.findings import Finding, Result, Weight
+from qualify.record import RunRecord
+from qualify.reporting.coverage import Standing, full_name, standing
 from qualify.reporting.html.gpus import gpu_table
 from qualify.reporting.html.measured import measure
 from qualify.reporting.html.plots import HEAT_EDGES, draw_all
@@ -42,6 +44,12 @@ MEANINGS = {
 TESTED = frozenset({"model", "model kind", "server", "device", "image", "replay"})
 """Labels of the scope that also tell what was tested."""
 
+STANDINGS = {
+    Standing.MISSED: "missed",
+    Standing.LIMITATION: "not reached, a limitation",
+    Standing.REACHED: "met",
+    Standing.SHOWN: "only shown",
+}
 WEIGHTS = {
     Weight.DEFECT: "defect",
     Weight.UNTESTED: "not tested",
@@ -119,11 +127,14 @@ def _context(material: Material) -> Mapping[str, object]:
         "record": record,
         "harness": __version__,
         "identity": tuple(_identity(material)),
+        "configurations": _configurations(record),
         "gpus": gpu_table(material.bundle, record.arms),
         "findings": findings[:MOST_FINDINGS],
         "findings_left_out": max(len(findings) - MOST_FINDINGS, 0),
         "control": next((arm for arm in arms if arm.arm == Arm.CONTROL), None),
         "control_findings": [item for item in findings if item.finding.rule == "control"],
+        "coverage": [(full_name(cell), cell, standing(verdict, cell)) for cell in verdict.coverage],
+        "standings": STANDINGS,
         "figures": _figures(material),
         "rules": [_rules(arm) for arm in arms],
         "plots": draw_all(record, measured),
@@ -150,6 +161,30 @@ def _identity(material: Material) -> Iterator[tuple[str, str]]:
     yield "harness that ran it", state.harness
     for arm, source in state.adopted:
         yield f"{arm} taken over from", source
+
+
+def _configurations(record: RunRecord) -> Table | None:
+    """What each server said of its own configuration once it was ready."""
+    if not record.configurations:
+        return None
+    header = (
+        "arm",
+        "graph mode",
+        "captured batch sizes",
+        "eager",
+        "most requests at once",
+        "longest context",
+    )
+    rows = [
+        (
+            str(arm),
+            *(said.graph_mode or said.why or "not known", ", ".join(map(str, said.capture_sizes)) or "none"),
+            {True: "yes", False: "no", None: "not known"}[said.enforce_eager],
+            *(str(value or "not known") for value in (said.max_num_seqs, said.max_model_len)),
+        )
+        for arm, said in record.configurations.items()
+    ]
+    return Table(caption="What each server said of itself", header=header, rows=tuple(rows))
 
 
 def _files(bundle: Bundle) -> list[str]:

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from qualify.compare.rows import UNKNOWN
-from qualify.findings import Finding, Result, Weight
-from qualify.record import ArmRecord, ArmState, RunRecord
+from qualify.findings import CoverageCell, Finding, Result, Weight
+from qualify.record import ArmRecord, ArmState, ResolvedConfiguration, RunRecord
 from qualify.reporting.html.measured import measure
 from qualify.reporting.html.page import html_report
 from qualify.reporting.html.tables import nats, share
@@ -271,3 +271,31 @@ def test_steps_that_were_not_recorded_are_told_as_estimates(tmp_path):
     assert "rows estimated" in text
     assert "Graph replays" not in text
     assert Arm.CANDIDATE in text
+
+
+def test_a_cell_that_the_policy_lets_go_is_a_limitation_and_names_its_scenario(tmp_path):
+    made = material(RECORDS[Result.QUALIFIED](), tmp_path)
+    cell = CoverageCell(name="preemptions", reached="0", required="1", satisfied=False, scenario="mixed")
+    said = Finding(rule="coverage", weight=Weight.NOTE, scenario="mixed", summary="Coverage: preemptions: 0.")
+    missed = replace(cell, name="rows")
+    verdict = replace(
+        made.verdict,
+        coverage=(cell, missed),
+        findings=(*made.verdict.findings, said),
+    )
+    table = Page(html_report(replace(made, verdict=verdict))).table("Measured")
+    assert table["mixed: preemptions"][2] == "not reached, a limitation"
+    assert table["mixed: rows"][2] == "missed"
+
+
+def test_what_servers_said_of_themselves_is_told(tmp_path):
+    said = {
+        Arm.CANDIDATE: ResolvedConfiguration(
+            graph_mode="FULL_DECODE_ONLY", capture_sizes=(1, 2), enforce_eager=False
+        ),
+        Arm.BASELINE: ResolvedConfiguration(why="the server does not say"),
+    }
+    page = Page(html_report(material(replace(build(WORLD), configurations=said), tmp_path)))
+    table = page.table("What each server said")
+    assert table["candidate"][:3] == ["FULL_DECODE_ONLY", "1, 2", "no"]
+    assert table["baseline"][:3] == ["the server does not say", "none", "not known"]
