@@ -64,6 +64,13 @@ class Result(StrEnum):
         }[self]
 
 
+NOT_MEASURED = "not measured"
+"""What a cell of the coverage table says was reached where nothing was measured."""
+
+STEP_LOG, TRANSCRIPTS, SERVER_LOG, SERVER_METRICS = "step log", "transcripts", "server log", "server metrics"
+"""How a cell was measured."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoverageCell:
     """One required or observed cell of the coverage table.

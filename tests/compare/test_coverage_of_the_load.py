@@ -10,7 +10,7 @@ import pytest
 from qualify.compare import coverage
 from qualify.compare.coverage.load import Load, arm_load
 from qualify.compare.coverage.timeline import most_in_flight, warmed_up
-from qualify.findings import CoverageCell, Weight
+from qualify.findings import NOT_MEASURED, CoverageCell, Weight
 from qualify.gate import judge
 from qualify.policy import CoveragePolicy
 from qualify.probe import CACHE_USED, PREEMPTIONS, PREFIX_HITS, ProbeRecord, Sample
@@ -163,7 +163,7 @@ def test_each_demand_is_met_by_measurement_alone(met: Requirements, missed: Requ
     assert [cell.satisfied for cell in few] == [False]
     if "decoded_tokens" not in {cell.kind for cell in few}:
         none = coverage.measure(asking(met, replace(served(), steps={})), CoveragePolicy(), 1)
-        assert [cell.reached for cell in none if cell.kind] == [coverage.NOT_MEASURED]
+        assert [cell.reached for cell in none if cell.kind] == [NOT_MEASURED]
 
 
 def test_share_of_the_cache_comes_from_the_servers_metrics() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from qualify.compare import coverage
-from qualify.findings import CoverageCell
+from qualify.findings import SERVER_LOG, CoverageCell
 from qualify.policy import CoveragePolicy
 from qualify.record import GraphCounts
 from qualify.serving.graphs import read_graphs
@@ -54,7 +54,7 @@ def cells(**graphs: GraphCounts) -> dict[str, CoverageCell]:
         graphs={Arm(name): counts for name, counts in graphs.items()},
     )
     measured = coverage.measure(record, CoveragePolicy(), 48)
-    return {cell.name: cell for cell in measured if cell.how == coverage.SERVER_LOG}
+    return {cell.name: cell for cell in measured if cell.how == SERVER_LOG}
 
 
 def test_what_the_servers_counted_is_told() -> None:

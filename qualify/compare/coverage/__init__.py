@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from qualify.compare.coverage.cells import NOT_MEASURED as NOT_MEASURED
-from qualify.compare.coverage.cells import SERVER_LOG as SERVER_LOG
 from qualify.compare.coverage.cells import measure as measure
 from qualify.compare.coverage.limits import limitations as limitations
 from qualify.compare.coverage.limits import quiet as quiet

@@ -13,16 +13,11 @@ from qualify.compare.coverage.window import shows_up_to
 from qualify.compare.oracles import answers_right, known_answers
 from qualify.compare.ranks import ranks_covered
 from qualify.compare.strata import CONTEXT_EDGES
-from qualify.findings import CoverageCell
+from qualify.findings import NOT_MEASURED, SERVER_LOG, STEP_LOG, TRANSCRIPTS, CoverageCell
 from qualify.policy import CoveragePolicy
 from qualify.record import ExpectedRequest, GraphCounts, RunRecord
 from qualify.steps import StepTable
 from qualify.transcript import Arm, Decode, RunKey
-
-NOT_MEASURED = "not measured"
-STEP_LOG = "step log"
-TRANSCRIPTS = "transcripts"
-SERVER_LOG = "server log"
 
 
 def measure(record: RunRecord, policy: CoveragePolicy, compared: int) -> tuple[CoverageCell, ...]:

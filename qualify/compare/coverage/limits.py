@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from qualify.compare.coverage.cells import NOT_MEASURED, STEP_LOG
 from qualify.compare.coverage.load import Load, arm_load
 from qualify.compare.figures import Power, Spread, in_known_units
-from qualify.findings import CoverageCell, Finding, Weight
+from qualify.findings import NOT_MEASURED, STEP_LOG, CoverageCell, Finding, Weight
 from qualify.policy import CoveragePolicy
 from qualify.record import RunRecord
 from qualify.transcript import Arm

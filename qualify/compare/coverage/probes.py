@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qualify.findings import CoverageCell
+from qualify.findings import SERVER_METRICS, CoverageCell
 from qualify.probe import ACCEPTED, CACHE_USED, DRAFTED, PREEMPTIONS, PREFIX_HITS, PREFIX_QUERIES, Sample
 from qualify.record import RunRecord
 from qualify.transcript import Arm
-
-SERVER_METRICS = "server metrics"
 
 
 def measured_by_probes(record: RunRecord) -> Iterator[CoverageCell]:
