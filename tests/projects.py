@@ -142,7 +142,7 @@ def make_project(root: Path) -> Project:
         "name": "mixed",
         "description": "For tests.",
         "seed": 3,
-        "deadline_s": 20.0,
+        "deadline_s": 60.0,
         "phases": [{"name": "pollute", "judged": False, **phase}, {"name": "judge", **phase}],
     }
     policy = {

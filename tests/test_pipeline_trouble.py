@@ -49,7 +49,7 @@ def test_candidate_that_is_never_ready(project):
 def test_candidate_that_hangs(project):
     project.misbehave("candidate", "hang")
     scenario = project.root / "scenario.yaml"
-    scenario.write_text(scenario.read_text().replace("deadline_s: 20.0", "deadline_s: 4.0"))
+    scenario.write_text(scenario.read_text().replace("deadline_s: 60.0", "deadline_s: 4.0"))
     outcome = project.run()
     assert outcome.code == ExitCode.REJECTED, outcome.err + outcome.out
     assert_judged_again_the_same(project)
