@@ -13,7 +13,8 @@ from qualify.reporting.coverage_tables import coverage_document
 from qualify.requirements import Requirements
 from tests.judgefactory import POLICY, World, build
 
-LIVE = Path(__file__).parents[2] / "reports/evidence/h200/live.tar.xz"
+ROOT = Path(__file__).parents[2]
+LIVE = ROOT / "reports/evidence/h200/live.tar.xz"
 
 
 def test_required_cells_say_whether_they_were_reached_and_scenarios_what_they_met() -> None:
@@ -42,6 +43,8 @@ def test_an_archive_of_bundles_is_read() -> None:
     done = CliRunner().invoke(coverage_command, [str(LIVE)])
     assert done.exit_code == 0, done.output
     assert "## ds4-h200-live: qualified" in done.output
+    table = done.output[done.output.index("## ds4-h200-live") :].rstrip()
+    assert table in (ROOT / "docs/coverage.md").read_text(), "make the page again, as the README says"
     assert "| replays in the baseline | 0 of 1453 steps | none: reached | step log |" in done.output
 
 
