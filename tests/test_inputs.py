@@ -1,5 +1,6 @@
 """The three YAML files: what is refused, where, and all of it at once."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -14,9 +15,13 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture
 def project(tmp_path):
-    """A copy of the shipped release that a test can spoil."""
+    """A copy of the shipped release, with one scenario, that a test can spoil."""
     for name in ("images", "scenarios"):
         shutil.copytree(ROOT / name, tmp_path / name)
+    release = tmp_path / RELEASE
+    text = re.sub(r"caught_in: \[.*\]", "caught_in: [mixed-contexts]", release.read_text())
+    one = "scenarios: [../../scenarios/mixed-contexts.yaml]\n"
+    release.write_text(re.sub(r"scenarios:\n(  - .*\n)+", one, text))
     return tmp_path
 
 

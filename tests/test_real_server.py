@@ -60,6 +60,7 @@ def release_of_its_own(directory: Path, candidate: dict[str, str]) -> Path:
     release["scenarios"] = [str(ROOT / "scenarios/mixed-contexts.yaml")]
     release["policy"] = str(ROOT / "images/ds4-cpu/policy.yaml")
     release["arms"]["candidate"] = {"environment": candidate}
+    release["arms"]["control"]["caught_in"] = ["mixed-contexts"]
     path = directory / "release.yaml"
     path.write_text(yaml.safe_dump(release))
     return path

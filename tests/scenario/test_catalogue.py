@@ -11,6 +11,7 @@ from qualify.feasibility import unfulfillable
 from qualify.inputs import read_inputs
 from qualify.release import Release
 from qualify.scenario import schema
+from qualify.scenario.catalogue import table
 from qualify.scenario.expansion import profiles_of
 from qualify.scenario.reading import ScenarioFile, read_scenario
 from qualify.yamlsource import Source
@@ -19,16 +20,15 @@ ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "scenarios").glob("*.yaml"))
 SCHEMA = ROOT / "scenarios/schema.json"
 NAMES = [path.stem for path in FILES]
-# what a profile is meant for: the server's arguments decide what else a scenario may ask of it
-SERVERS = {"smoke": "ds4-cpu", "gate": "ds4-h200", "soak": "ds4-h200", None: "ds4-h200"}
+# what a profile is meant for; files without profiles are read with the releases that name them
+SERVERS = {"smoke": "ds4-cpu", "gate": "ds4-h200", "soak": "ds4-h200"}
 
 
-def files_by_profile() -> list:
-    return [
-        pytest.param(path, profile, id=f"{path.stem}-{profile}")
-        for path in FILES
-        for profile in profiles_of(Source(path)) or (None,)
-    ]
+FAMILIES = [
+    pytest.param(path, profile, id=f"{path.stem}-{profile}")
+    for path in FILES
+    for profile in profiles_of(Source(path))
+]
 
 
 def read(path: Path, profile: str | None) -> ScenarioFile:
@@ -37,7 +37,7 @@ def read(path: Path, profile: str | None) -> ScenarioFile:
     return found
 
 
-@pytest.mark.parametrize(("path", "profile"), files_by_profile())
+@pytest.mark.parametrize(("path", "profile"), FAMILIES)
 def test_fits_the_server_that_its_profile_is_meant_for(path, profile):
     file = read(path, profile)
     assert file.scenario.name == path.stem
@@ -54,7 +54,7 @@ def _able(release: Release, file: ScenarioFile) -> Release:
     return release.model_copy(update={"serving": release.serving.model_copy(update={"arguments": arguments})})
 
 
-@pytest.mark.parametrize(("path", "profile"), files_by_profile())
+@pytest.mark.parametrize(("path", "profile"), FAMILIES)
 def test_smoke_is_small_and_soak_is_long(path, profile):
     asked = [one for phase in read(path, profile).scenario.phases for one in phase.asked * phase.repeat]
     tokens = sum(one.context_tokens + one.decode_tokens for one in asked)
@@ -87,6 +87,24 @@ def test_every_axis_of_the_field_cases_is_asked_for():
     rising, falling = ([one.context_tokens for one in phase.asked] for phase in asked["length-order"].phases)
     assert rising == sorted(rising) == falling[::-1]
     assert asked["speculation"].requires.speculation is True
+
+
+def test_documentation_shows_the_catalogue_as_it_is():
+    assert table(ROOT / "scenarios") in (ROOT / "docs/scenarios.md").read_text(), (
+        "run: python -m qualify.scenario.catalogue scenarios"
+    )
+
+
+def test_smoke_is_driven_or_its_absence_is_explained():
+    text = (ROOT / "docs/scenarios.md").read_text()
+    absent = text[text.index("Not in `smoke`") :]
+    driven = {scenario.name for scenario in read_inputs(ROOT / "images/ds4-cpu").scenarios}
+    for path in FILES:
+        known = profiles_of(Source(path))
+        if "smoke" in known:
+            assert path.stem in driven
+        elif known:
+            assert f"`{path.stem}`" in absent
 
 
 def test_schema_is_what_the_types_say():
