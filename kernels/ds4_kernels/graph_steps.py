@@ -2,7 +2,8 @@
 
 A replay is what was seen, not what was planned: `torch.cuda.CUDAGraph.replay` is counted while a step runs.
 Which graph it was is what vLLM's dispatcher chose for the step. Works on vLLM's V1 model runner, which 0.26
-takes for DeepSeek V4; on another runner nothing is recorded, and the log says so.
+takes for DeepSeek V4; `graph_steps_v2` does the same for the V2 runner. On another nothing is recorded, and
+the log says so.
 """
 
 from __future__ import annotations
@@ -121,17 +122,24 @@ def install_graph_steps(
         logger.warning("this vLLM's model runner is not known here: its steps are not recorded")
         return False
     watcher = GraphStepWatcher(path, witness)
-    _wrap(runner, _EXECUTE, lambda original: _execute(original, watcher))
-    _wrap(runner, _DISPATCH, lambda original: _dispatch(original, watcher))
-    _wrap(runner, _METADATA, lambda original: _build(original, watcher))
-    _wrap(graph, "replay", lambda original: _replay(original, watcher))
+    wrap(runner, _EXECUTE, lambda original: _execute(original, watcher))
+    wrap(runner, _DISPATCH, lambda original: _dispatch(original, watcher))
+    wrap(runner, _METADATA, lambda original: _build(original, watcher))
+    count_replays(graph, watcher)
     return True
 
 
 _Method = Callable[..., Any]
 
 
-def _wrap(owner: type[Any], name: str, around: Callable[[_Method], _Method]) -> None:
+def wrap(owner: type[Any], name: str, around: Callable[[_Method], _Method]) -> None:
+    """Put a method around another.
+
+    Args:
+        owner: the class.
+        name: the method.
+        around: makes the new method of the old one.
+    """
     original = getattr(owner, name)
     setattr(owner, name, functools.wraps(original)(around(original)))
 
@@ -171,6 +179,16 @@ def _build(original: _Method, watcher: GraphStepWatcher) -> _Method:
         return built
 
     return build_attention_metadata
+
+
+def count_replays(graph: type[Any], watcher: GraphStepWatcher) -> None:
+    """Have a watcher told of each graph that is replayed.
+
+    Args:
+        graph: ``torch.cuda.CUDAGraph``.
+        watcher: the watcher.
+    """
+    wrap(graph, "replay", lambda original: _replay(original, watcher))
 
 
 def _replay(original: _Method, watcher: GraphStepWatcher) -> _Method:

@@ -81,8 +81,13 @@ def _record_steps(log: Path, witness: MetadataWitness | None) -> None:
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
     from ds4_kernels.graph_steps import install_graph_steps
+    from ds4_kernels.graph_steps_v2 import install_graph_steps_v2, served_by_v2
 
     install_graph_steps(GPUModelRunner, torch.cuda.CUDAGraph, log, witness)
+    if served_by_v2():
+        from vllm.v1.worker.gpu.model_runner import GPUModelRunner as GPUModelRunnerV2
+
+        install_graph_steps_v2(GPUModelRunnerV2, torch.cuda.CUDAGraph, log, witness)
 
 
 def installed() -> bool:
