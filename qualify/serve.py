@@ -14,7 +14,7 @@ from qualify.inputs import Inputs
 from qualify.plan import PlannedArm
 from qualify.planning import Planned
 from qualify.record import ArmRecord, ArmState
-from qualify.reporting.progress import Progress
+from qualify.reporting.progress import Progress, minutes
 from qualify.serving.arms import ServerCommand, server_command
 from qualify.serving.attach import AttachLauncher
 from qualify.serving.configuration import keep_configuration
@@ -76,6 +76,7 @@ def serve_arms(stage: Stage, arms: Sequence[PlannedArm]) -> list[ArmRecord]:
         if not beside:
             return records
     for arm in arms[len(records) :]:
+        stage.progress.begin(arm.arm)
         stage.progress.say(f"{arm.arm}: starting" + (f" with fault {arm.fault}" if arm.fault else ""))
         record = serve_alone(_arm_server(stage, arm, stage.port))
         records.append(replace(record, beside=beside))
@@ -94,6 +95,7 @@ def _side_by_side(stage: Stage, arms: Sequence[PlannedArm]) -> tuple[list[ArmRec
         alone; then the arms from it on have left nothing behind but that attempt's log.
     """
     check_room(stage.inputs.release, [arm.arm for arm in arms], stage.planned.model)
+    stage.progress.begin(*(arm.arm for arm in arms))
     stage.progress.say(f"starting side by side: {', '.join(arm.arm for arm in arms)}")
     ports = free_ports(len(arms)) if stage.port is None else range(stage.port, stage.port + len(arms))
     servers = [_arm_server(stage, arm, port) for arm, port in zip(arms, ports, strict=True)]
@@ -120,7 +122,8 @@ def _clear(directory: Path, *, keep_log: bool) -> None:
 
 def _write(stage: Stage, record: ArmRecord) -> None:
     stage.bundle.write(f"arms/{record.arm}/arm.json", record)
-    stage.progress.say(f"{record.arm}: {record.state}" + (f" ({record.detail})" if record.detail else ""))
+    detail = f" ({record.detail})" if record.detail else ""
+    stage.progress.say(f"{record.arm}: {record.state} after {stage.progress.took(record.arm)}{detail}")
 
 
 def _arm_server(stage: Stage, arm: PlannedArm, port: int | None) -> ArmServer:
@@ -144,7 +147,7 @@ def _arm_server(stage: Stage, arm: PlannedArm, port: int | None) -> ArmServer:
 
 def _prepare(stage: Stage, arm: Arm, directory: Path) -> Callable[[Server], Awaitable[None]]:
     async def prepare(server: Server) -> None:
-        stage.progress.say(f"{arm}: ready at {server.url}")
+        stage.progress.say(f"{arm}: ready after {stage.progress.took(arm)} at {server.url}")
         await keep_configuration(server.url, directory)
 
     return prepare
@@ -154,6 +157,7 @@ def _drive(stage: Stage, arm: Arm, directory: Path) -> Use:
     async def drive(server: Server) -> str | None:
         async with sampled(server, directory) as sampler:
             for key in runs_of(stage.inputs, stage.planned, arm):
+                shown = _Drive(stage.progress, sampler)
                 outcome = await drive_run(
                     key,
                     stage.inputs.scenarios,
@@ -162,10 +166,11 @@ def _drive(stage: Stage, arm: Arm, directory: Path) -> Use:
                     vocabulary=stage.planned.vocabulary,
                     path=directory / f"{key.decode}.run{key.number}.jsonl",
                     forced=_forced(stage.bundle) if key.decode is not Decode.FREE else None,
-                    progress=functools.partial(_show_drive, stage.progress, sampler),
+                    progress=shown.tell,
                 )
                 stage.progress.say(
-                    f"{key}: {outcome.finished} of {outcome.expected} requests, {outcome.failed} failed"
+                    f"{key}: {outcome.finished} of {outcome.expected} requests, "
+                    f"{outcome.failed} failed{shown.speed}"
                 )
                 if outcome.end is not DriveEnd.DRIVEN:
                     return outcome.trouble
@@ -230,12 +235,40 @@ def _launcher(stage: Stage, arm: PlannedArm, directory: Path, port: int | None) 
 
 
 def _show_wait(progress: Progress, arm: Arm, wait: WaitProgress) -> None:
-    progress.wait(f"{arm}: not ready after {wait.elapsed_s:.0f} s: {wait.waiting_for}; log: {wait.last_line}")
-
-
-def _show_drive(progress: Progress, sampler: Sampler, drive: DriveProgress) -> None:
-    sampler.driving(str(drive.run), drive.scenario, drive.in_flight)
     progress.wait(
-        f"{drive.run} {drive.scenario}/{drive.phase}: {drive.done} of {drive.total} done, "
-        f"{drive.in_flight} in flight, {drive.failed} failed, {drive.tokens_per_s:.0f} tokens/s"
+        f"{arm}: not ready after {wait.elapsed_s:.0f} s: {wait.waiting_for}",
+        about=arm,
+        detail=f"log: {wait.last_line}" if wait.last_line else "",
     )
+
+
+class _Drive:
+    """Shows how one run is driven, and how fast it was.
+
+    Args:
+        progress: Tells the user what happens.
+        sampler: Is told what is being driven.
+    """
+
+    def __init__(self, progress: Progress, sampler: Sampler) -> None:
+        self._progress = progress
+        self._sampler = sampler
+        self._last: DriveProgress | None = None
+
+    def tell(self, drive: DriveProgress) -> None:
+        """Shows how far the run is."""
+        self._last = drive
+        self._sampler.driving(str(drive.run), drive.scenario, drive.in_flight)
+        self._progress.wait(
+            f"{drive.run}: {drive.done} of {drive.total} done, {drive.in_flight} in flight, "
+            f"{drive.failed} failed, {drive.tokens_per_s:.0f} tokens/s",
+            about=drive.run.arm,
+            detail=f"{drive.scenario}/{drive.phase}",
+        )
+
+    @property
+    def speed(self) -> str:
+        """Tokens a second and the time that the run took; empty where nothing was driven."""
+        if self._last is None:
+            return ""
+        return f", {self._last.tokens_per_s:.0f} tokens/s, {minutes(self._last.elapsed_s)}"

@@ -13,13 +13,13 @@ import click
 
 from qualify import __version__
 from qualify.cli.coverage import coverage_command
+from qualify.cli.images import image_command, inspect_command, lock_command
 from qualify.cli.options import EXIT_CODES
 from qualify.cli.publishing import publish_command
 from qualify.cli.reports import compare_runs_command, export_command, report_command
 from qualify.cli.runs import judge_command, plan_command, run_command
 from qualify.cli.signing import keygen_command, sign_command, verify_command
 from qualify.errors import ExitCode, QualifyError
-from qualify.images.commands import image_command, inspect_command, lock_command
 
 SECTIONS = {
     "Qualify a release": (run_command, plan_command, judge_command),

@@ -12,6 +12,8 @@ from qualify.scenario import Profile
 
 EXIT_CODES = """Exit codes: 0 qualified, 1 rejected, 2 wrong usage, 3 inconclusive, 4 the machinery failed,
 130 interrupted."""
+PLAIN_EXIT_CODES = "Exit codes: 0 done, 2 wrong usage, 4 the machinery failed, 130 interrupted."
+"""Of commands that give no verdict."""
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 FILES = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -24,7 +26,7 @@ models_option = click.option(
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("models"),
     show_default=True,
-    help="Directory for synthetic checkpoints.",
+    help="Directory where synthetic models are made, and found again.",
 )
 no_control_option = click.option(
     "--no-control", is_flag=True, help="Leave the control out; then nothing can be qualified."
@@ -32,7 +34,8 @@ no_control_option = click.option(
 profile_option = click.option(
     "--profile",
     type=click.Choice(get_args(Profile)),
-    help="Size of the scenarios, used instead of the release's profile.",
+    help="Size of the scenarios: smoke is a short trial, gate decides on a release, soak lasts. "
+    "Default: the release's own.",
 )
 policy_option = click.option(
     "--policy",

@@ -26,10 +26,16 @@ from qualify.reporting.progress import Progress
     help="Release repository and its immutable tag.",
 )
 @click.option(
-    "--from", "source", metavar="REGISTRY/NAME", help="Staging repository; default: the bundle's own."
+    "--from", "source", metavar="REGISTRY/NAME", help="Staging repository. Default: the bundle's own."
 )
-@click.option("--policy", type=FILE, help="Publication policy; default: GPU, full graphs, a real model.")
-@click.option("--channel", "channels", multiple=True, metavar="TAG", help="Move this mutable tag as well.")
+@click.option(
+    "--policy",
+    type=FILE,
+    help="Publication policy. Default: accepts a real model on a GPU with FULL graphs only.",
+)
+@click.option(
+    "--channel", "channels", multiple=True, metavar="TAG", help="Move this mutable tag, too; may be repeated."
+)
 @click.option("--dry-run", is_flag=True, help="Check everything and write nothing.")
 def publish_command(
     bundle: Path,

@@ -28,7 +28,7 @@ _WORST_FIRST = (ExitCode.MACHINERY, ExitCode.REJECTED, ExitCode.INCONCLUSIVE, Ex
 @click.option(
     "--into",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Directory for the reports, one folder a bundle; default: BUNDLE.reports beside each bundle.",
+    help="Directory for the reports, one folder a bundle. Default: BUNDLE.reports beside each bundle.",
 )
 @policy_option
 def report_command(bundles: tuple[Path, ...], into: Path | None, policy: Path | None) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from qualify.cli.images import registry_option
 from qualify.cli.options import (
     BUNDLE,
     EXIT_CODES,
@@ -23,7 +24,6 @@ from qualify.errors import ExitCode, UsageError
 from qualify.evidence.bundle import Bundle
 from qualify.evidence.digests import canonical_json
 from qualify.findings import Verdict
-from qualify.images.commands import registry_option
 from qualify.images.stage import compose_for
 from qualify.inputs import read_inputs
 from qualify.judging import judge_bundle, judge_foreign
@@ -46,7 +46,7 @@ from qualify.transcript import Arm
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("bundles"),
     show_default=True,
-    help="Directory that holds the bundles.",
+    help="Directory that gets a new bundle: everything that was seen, the verdict and the reports.",
 )
 @models_option
 @no_control_option
@@ -56,9 +56,13 @@ from qualify.transcript import Arm
     multiple=True,
     metavar="ARM=URL",
     help="Use a server that is already running on this machine, e.g. baseline=http://127.0.0.1:8001. "
-    "Give baseline and candidate, and control if there is one.",
+    "Give it once for the baseline, once for the candidate, and once for the control if there is one.",
 )
-@click.option("--port", type=click.IntRange(1024, 65535), help="Port for the servers; default: a free one.")
+@click.option(
+    "--port",
+    type=click.IntRange(1024, 65535),
+    help="Port of the server, and of the first where several run side by side. Default: free ones.",
+)
 @policy_option
 @profile_option
 @click.option("--fresh", is_flag=True, help="Serve every arm again, even if nothing has changed.")
@@ -79,7 +83,13 @@ def run_command(
 ) -> int:
     """Serves RELEASE (a directory with release.yaml, or the file) three ways and gives a verdict.
 
+    What happens is told on standard error; the verdict, its reasons and limitations stand on standard output
+    at the end. The bundle holds the same in full: report.html to look at, summary.txt and summary.md,
+    junit.xml, receipt.json. In a GitHub job the summary also goes to the job's page.
+
     Arms that an earlier run has finished with the same inputs are not served again.
+
+    Example: qualify run images/ds4-cpu --profile smoke
     """
     options = Options(
         release=release,
@@ -94,7 +104,8 @@ def run_command(
         key=key,
         registry=registry,
     )
-    return run_release(options, Progress(), console_for(sys.stdout))
+    with Progress() as progress:
+        return run_release(options, progress, console_for(sys.stdout))
 
 
 @click.command("judge", epilog=EXIT_CODES)
@@ -102,7 +113,11 @@ def run_command(
 @click.option("--baseline", multiple=True, type=FILES, help="Transcripts of the baseline, two runs or more.")
 @click.option("--candidate", multiple=True, type=FILES, help="Transcripts of the candidate.")
 @click.option("--control", multiple=True, type=FILES, help="Transcripts of the control.")
-@click.option("--date", help="Day of the runs (ISO), which waivers' expiry is compared with; default: today.")
+@click.option(
+    "--date",
+    metavar="YYYY-MM-DD",
+    help="Day of the runs, with which the expiry of waivers is compared. Default: today.",
+)
 @policy_option
 def judge_command(
     bundle: Path | None,
@@ -114,8 +129,9 @@ def judge_command(
 ) -> int:
     """Judges BUNDLE again, or transcripts made elsewhere, and prints verdict.json on standard output.
 
-    Needs no server, no GPU and no network. The summary for people goes to standard error. --baseline,
-    --candidate and --control take any number of files: --baseline a.json b.json --candidate c.json.
+    BUNDLE is a directory that `qualify run` left. Needs no server, no GPU and no network. The summary for
+    people goes to standard error. --baseline, --candidate and --control take any number of files:
+    --baseline a.json b.json --candidate c.json.
     """
     if bundle is not None and not (baseline or candidate or control or date):
         return _print_judgement(judge_bundle(Bundle(bundle), policy), str(bundle))

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from securesystemslib.signer import SSlibKey
 
-from qualify.cli.options import EXIT_CODES, FILE, bundle_argument, public_key_option, today
+from qualify.cli.options import EXIT_CODES, FILE, PLAIN_EXIT_CODES, bundle_argument, public_key_option, today
 from qualify.errors import EvidenceError, ExitCode, UsageError
 from qualify.evidence.bundle import STATEMENT, Bundle
 from qualify.evidence.digests import canonical_json
@@ -18,7 +18,7 @@ from qualify.evidence.verification import check_age, verify_bundle, verify_state
 from qualify.signing import sign_sealed
 
 
-@click.command("keygen", epilog=EXIT_CODES)
+@click.command("keygen", epilog=PLAIN_EXIT_CODES)
 @click.argument("private", type=click.Path(dir_okay=False, path_type=Path))
 def keygen_command(private: Path) -> int:
     """Makes a pair of keys: PRIVATE, which signs, and PRIVATE.pub, which verifies.
@@ -47,9 +47,13 @@ def sign_command(bundle: Path, key: Path) -> int:
 @click.command("verify", epilog=EXIT_CODES)
 @click.argument("target", type=click.Path(exists=True, path_type=Path))
 @public_key_option
-@click.option("--statement", type=FILE, help="Signed statement; default: the one in the bundle.")
-@click.option("--digest", help="sha256:... of the image, where TARGET is a statement without its bundle.")
-@click.option("--max-age-days", type=click.IntRange(1), help="Refuse a statement whose run is older.")
+@click.option("--statement", type=FILE, help="Signed statement. Default: the one in the bundle.")
+@click.option(
+    "--digest",
+    metavar="sha256:...",
+    help="The image that the statement must be about; needed where TARGET is a statement without its bundle.",
+)
+@click.option("--max-age-days", type=click.IntRange(1), help="Refuse a run that was longer ago.")
 def verify_command(
     target: Path, key: Path, statement: Path | None, digest: str | None, max_age_days: int | None
 ) -> int:

@@ -53,6 +53,7 @@ class Progress:
         self._began = self._drawn_s = time.monotonic()
         self._waits: dict[str, _Wait] = {}
         self._logged_s: dict[str, float] = {}
+        self._begun: dict[str, float] = {}
         self._lines = 0
 
     def __enter__(self) -> Self:
@@ -70,6 +71,14 @@ class Progress:
         now = time.monotonic()
         self._logged_s = dict.fromkeys(self._logged_s, now)
         print(f"[{self._elapsed(now)}] {_printed(text)}", file=self._stream, flush=True)
+
+    def begin(self, *about: str) -> None:
+        """Takes the time at which things begin, e.g. arms."""
+        self._begun |= dict.fromkeys(about, time.monotonic())
+
+    def took(self, about: str) -> str:
+        """Minutes and seconds since something began; since the start where it was not told to begin."""
+        return minutes(time.monotonic() - self._begun.get(about, self._began))
 
     def wait(self, text: str, *, about: str = "", detail: str = "") -> None:
         """Tells what is waited for; may be called often.
@@ -110,8 +119,12 @@ class Progress:
             self._lines = 0
 
     def _elapsed(self, now: float) -> str:
-        seconds = int(now - self._began)
-        return f"{seconds // 60:3d}:{seconds % 60:02d}"
+        return minutes(now - self._began).rjust(6)
+
+
+def minutes(seconds: float) -> str:
+    """Seconds as ``minutes:seconds``."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
 def _printed(text: str) -> str:

@@ -113,3 +113,12 @@ def test_a_wait_that_nobody_tells_of_any_more_disappears(clock: list[float], wid
     clock[0] = 10
     progress.wait("candidate: not ready", about="candidate")
     assert screen(stream.getvalue(), wide) == ["[  0:10] ... candidate: not ready"]
+
+
+def test_it_tells_how_long_something_took(clock: list[float]) -> None:
+    progress = Progress(io.StringIO())
+    clock[0] = 5
+    progress.begin("baseline", "candidate")
+    clock[0] = 128
+    assert progress.took("baseline") == progress.took("candidate") == "2:03"
+    assert progress.took("anything else") == "2:08"

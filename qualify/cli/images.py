@@ -1,4 +1,4 @@
-"""Commands about images: lock them, build them."""
+"""Commands about images: lock them, build them, look into them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from qualify.cli.options import EXIT_CODES, PLAIN_EXIT_CODES, release_argument
 from qualify.errors import ExitCode, UsageError
 from qualify.evidence.bundle import INSPECTIONS, Bundle
 from qualify.findings import Finding, Weight
@@ -19,19 +20,19 @@ from qualify.reporting.progress import Progress
 
 DEFAULT_REGISTRY = "127.0.0.1:5000"
 
-_release = click.argument("release", type=click.Path(exists=True, path_type=Path))
 registry_option = click.option(
     "--registry",
     envvar=REGISTRY_VARIABLE,
     default=DEFAULT_REGISTRY,
     show_default=True,
     metavar="HOST:PORT",
-    help=f"Registry for staging; also from {REGISTRY_VARIABLE}.",
+    help="Registry to which images are pushed before anybody has judged them; "
+    f"also from the variable {REGISTRY_VARIABLE}.",
 )
 
 
-@click.command("lock")
-@_release
+@click.command("lock", epilog=PLAIN_EXIT_CODES)
+@release_argument
 def lock_command(release: Path) -> int:
     """Resolves everything that the image of RELEASE is made of into its release.lock.json.
 
@@ -45,8 +46,8 @@ def lock_command(release: Path) -> int:
     return ExitCode.QUALIFIED
 
 
-@click.command("image")
-@_release
+@click.command("image", epilog=PLAIN_EXIT_CODES)
+@release_argument
 @registry_option
 def image_command(release: Path, registry: str) -> int:
     """Builds the image of RELEASE from its lock, pushes it to staging and prints its reference by digest."""
@@ -55,8 +56,8 @@ def image_command(release: Path, registry: str) -> int:
     return ExitCode.QUALIFIED
 
 
-@click.command("inspect")
-@_release
+@click.command("inspect", epilog=EXIT_CODES)
+@release_argument
 @registry_option
 @click.option(
     "--into",
