@@ -76,30 +76,13 @@ def read_inputs(
     home = path.parent
     chosen = profile or release.profile
     problems: list[Problem] = []
-    scenarios = []
-    for name in release.scenarios:
-        file = _open(Path(os.path.normpath(home / name)), problems)
-        if file is None:
-            continue
-        read = read_scenario(file, chosen)
-        if isinstance(read, list):
-            problems += read
-            continue
-        problems += unfulfillable(read.scenario, read.expansion, release)
-        scenarios.append(read.scenario)
-        texts |= _texts(read)
-    policy: Policy | list[Problem] = []
-    policy_source = _open(policy_file or Path(os.path.normpath(home / release.policy)), problems)
-    if policy_source is not None:
-        policy = parse(policy_source, Policy)
-        texts["inputs/policy.yaml"] = policy_source.text
-    if isinstance(policy, list):
-        problems += policy
-    else:
+    scenarios = _scenarios(release, home, chosen, problems, texts)
+    policy = _policy(policy_file or Path(os.path.normpath(home / release.policy)), problems, texts)
+    if policy is not None:
         problems += _check_release(release, source, scenarios, policy)
-        problems += _check_model(release, source, model_config)
+    problems += _check_model(release, source, model_config)
     refuse(problems)
-    assert isinstance(policy, Policy)
+    assert policy is not None
     if not with_control:
         arms = release.arms.model_copy(update={"control": None})
         release = release.model_copy(update={"arms": arms})
@@ -111,6 +94,38 @@ def read_inputs(
         texts=texts,
         profile=chosen,
     )
+
+
+def _scenarios(
+    release: Release, home: Path, profile: Profile | None, problems: list[Problem], texts: dict[str, str]
+) -> list[Scenario]:
+    """Reads the release's scenarios; what is wrong with them joins the problems, and their texts the others."""
+    scenarios = []
+    for name in release.scenarios:
+        file = _open(Path(os.path.normpath(home / name)), problems)
+        if file is None:
+            continue
+        read = read_scenario(file, profile)
+        if isinstance(read, list):
+            problems += read
+            continue
+        problems += unfulfillable(read.scenario, read.expansion, release)
+        scenarios.append(read.scenario)
+        texts |= _texts(read)
+    return scenarios
+
+
+def _policy(path: Path, problems: list[Problem], texts: dict[str, str]) -> Policy | None:
+    """Reads a policy in the same way; None where it is wrong."""
+    source = _open(path, problems)
+    if source is None:
+        return None
+    texts["inputs/policy.yaml"] = source.text
+    policy = parse(source, Policy)
+    if isinstance(policy, list):
+        problems += policy
+        return None
+    return policy
 
 
 def _open(path: Path, problems: list[Problem]) -> Source | None:

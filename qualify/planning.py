@@ -74,10 +74,7 @@ def make_plan(
     distributions = read_distributions(python) if needs_python else Distributions("", (), ())
     model = _model(inputs, python, distributions, models, image)
     vocabulary = read_vocabulary(model)
-    scenarios = tuple(
-        _expectation(scenario, inputs, vocabulary)
-        for scenario in sorted(inputs.scenarios, key=lambda s: s.name)
-    )
+    scenarios = _expectations(inputs, vocabulary)
     model_sha256 = sha256_directory(model)
     arms = _arms(inputs, urls)
     parallel = inputs.release.serving.parallel_arms and not attached
@@ -145,6 +142,11 @@ def _subject(
     candidate = next(arm for arm in arms if arm.arm is Arm.CANDIDATE)
     bound = {key: pinned[key] for key in ("distributions", "model")}
     return f"sha256:{sha256_value({**bound, 'command': (candidate.argv, candidate.environment)})}"
+
+
+def _expectations(inputs: Inputs, vocabulary: Vocabulary) -> tuple[ScenarioExpectation, ...]:
+    ordered = sorted(inputs.scenarios, key=lambda scenario: scenario.name)
+    return tuple(_expectation(scenario, inputs, vocabulary) for scenario in ordered)
 
 
 def _expectation(scenario: Scenario, inputs: Inputs, vocabulary: Vocabulary) -> ScenarioExpectation:
