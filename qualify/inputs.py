@@ -99,7 +99,7 @@ def read_inputs(
 def _scenarios(
     release: Release, home: Path, profile: Profile | None, problems: list[Problem], texts: dict[str, str]
 ) -> list[Scenario]:
-    """Reads the release's scenarios; what is wrong with them joins the problems, and their texts the others."""
+    """Reads the scenarios; what is wrong with them joins the problems, and their texts the other texts."""
     scenarios = []
     for name in release.scenarios:
         file = _open(Path(os.path.normpath(home / name)), problems)
