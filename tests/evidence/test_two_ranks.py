@@ -1,0 +1,50 @@
+"""The bundle of a real run with tensor parallel 2 on a CPU gives the same verdict again, byte for byte."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from qualify.evidence.bundle import Bundle
+from qualify.evidence.digests import canonical_json
+from qualify.findings import Result
+from qualify.judging import judge_bundle
+
+ARCHIVE = Path(__file__).parents[2] / "reports/evidence/two-ranks/ds4-cpu-tp2.tar.xz"
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    directory = tmp_path_factory.mktemp("two-ranks")
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(directory, filter="data")
+    (root,) = directory.iterdir()
+    return Bundle(root)
+
+
+def test_the_verdict_is_the_same_again(bundle: Bundle) -> None:
+    judged = judge_bundle(bundle)
+    assert judged.result is Result.QUALIFIED
+    assert canonical_json(judged) == (bundle.root / "verdict.json").read_bytes()
+
+
+def test_both_ranks_replayed_and_the_faulty_one_is_named(bundle: Bundle) -> None:
+    told = json.loads((bundle.root / "verdict.json").read_bytes())
+    cells = {cell["name"]: cell["reached"] for cell in told["coverage"]}
+    for suffix in ("", ", rank 1"):
+        assert cells[f"decode steps of the candidate that were replays{suffix}"] == "76 of 76 (100.0%)"
+        assert cells[f"replays in the baseline{suffix}"] == "0 of 129 steps"
+    (seen,) = [found for found in told["findings"] if found["rule"] == "metadata"]
+    assert (seen["arm"], seen["weight"], seen["rows"]) == ("control", "note", [1, 2, 3, 4, 5, 6, 7])
+    assert seen["summary"].startswith("Rank 1 of the control")
+
+
+def test_a_missing_rank_makes_it_inconclusive(bundle: Bundle, tmp_path: Path) -> None:
+    copy = Bundle(shutil.copytree(bundle.root, tmp_path / "copy"))
+    (copy.root / "manifest.json").unlink()
+    (copy.root / "arms/candidate/steps.rank1.jsonl").unlink()
+    assert judge_bundle(copy).result is Result.INCONCLUSIVE
