@@ -261,9 +261,9 @@ class _Drive:
         self._sampler.driving(str(drive.run), drive.scenario, drive.in_flight)
         self._progress.wait(
             f"{drive.run}: {drive.done} of {drive.total} done, {drive.in_flight} in flight, "
-            f"{drive.failed} failed, {drive.tokens_per_s:.0f} tokens/s",
+            f"{drive.tokens_per_s:.0f} tokens/s",
             about=drive.run.arm,
-            detail=f"{drive.scenario}/{drive.phase}",
+            detail=f"{drive.scenario}/{drive.phase}, {drive.failed} failed",
         )
 
     @property

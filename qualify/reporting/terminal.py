@@ -105,7 +105,7 @@ def _short(verdict: Verdict, where: str, most: int, rest: str, longest: int | No
         *_list("also found", cut(_others(verdict)), most, rest),
         *_coverage_line(verdict, most),
         *_list("limitations", cut(verdict.limitations), most, rest),
-        Text(f"evidence: {where}"),
+        Text(f"evidence: {where}; in full: {rest}"),
     )
 
 
