@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 EVIDENCE = Path(__file__).parents[3] / "reports/evidence/h200/exact.tar.xz"
-GOOD = "ds4-h200-20261201T103315690298-57befde0"
-PACKED = "ds4-h200-packed-20261201T103826517967-d4977250"
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 SCHEMES = ("light", "dark")
 WIDTHS = (1440, 400)
@@ -47,10 +45,11 @@ def pages(tmp_path_factory) -> dict[Result, Path]:
     root = tmp_path_factory.mktemp("bundles")
     with tarfile.open(EVIDENCE) as archive:
         archive.extractall(root, filter="data")
-    cut = Path(shutil.copytree(root / GOOD, root / "cut-short"))
+    (good,), (packed,) = root.glob("ds4-h200-2*"), root.glob("ds4-h200-packed-2*")
+    cut = Path(shutil.copytree(good, root / "cut-short"))
     (cut / MANIFEST).unlink()
     shutil.rmtree(cut / "arms/control")
-    found = {Result.QUALIFIED: root / GOOD, Result.REJECTED: root / PACKED, Result.INCONCLUSIVE: cut}
+    found = {Result.QUALIFIED: good, Result.REJECTED: packed, Result.INCONCLUSIVE: cut}
     for result, bundle in found.items():
         material = read_material(Bundle(bundle))
         assert material.verdict.result is result
