@@ -44,6 +44,7 @@ class Request:
     tokens: list[Token] = field(default_factory=list)
     found: int = 0
     preempted: bool = False
+    disturbed: bool = False
     out: asyncio.Queue[Token | None] = field(default_factory=asyncio.Queue)
 
     def __post_init__(self) -> None:
@@ -116,6 +117,8 @@ class Engine:
         admitted = self._admit()
         rows = [(request, 1, request.context - 1) for request in self.running]
         rows += [(request, request.context - request.found, request.found) for request in admitted]
+        for request in self.running if admitted else ():
+            request.disturbed = True
         self.running += admitted
         moments = [self._moment(row, bool(admitted)) for row in range(len(self.running))]
         if self._breaks(moments):
@@ -191,6 +194,7 @@ class Engine:
             ended=self.ended,
             generated=self.generated,
             poisoned=self.poisoned,
+            disturbed=request.disturbed,
             preempted=any(other.preempted for other in self.running),
         )
 
@@ -234,7 +238,7 @@ class Engine:
     def _token(self, request: Request, moment: Moment) -> Token:
         position = len(request.tokens)
         last = request.tokens[-1].id if request.tokens else -1
-        wrong = self.settings.misbehaviour is Misbehaviour.WRONG_ROW and moment.row > 0
+        wrong = self.settings.wrong_rows and moment.row > 0
         top = self._distribution(f"{request.seed}/{position}/{last}/{wrong}")
         if self.settings.echoes and request.prompt[-ECHO:] == request.prompt[-2 * ECHO : -ECHO]:
             top = sure(request.prompt[position % ECHO - ECHO], top)
@@ -303,5 +307,9 @@ class Engine:
                 for row, (request, scheduled, computed) in enumerate(rows)
             ],
         }
-        with self.settings.step_log.open("a") as log:
-            log.write(json.dumps(line) + "\n")
+        for rank in range(self.settings.ranks):
+            own = self.settings.rank_line(rank, line)
+            if own is not None:
+                name = f"steps.rank{rank}.jsonl" if rank else self.settings.step_log.name
+                with self.settings.step_log.with_name(name).open("a") as log:
+                    log.write(json.dumps(own) + "\n")

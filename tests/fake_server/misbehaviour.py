@@ -44,6 +44,11 @@ class Misbehaviour(StrEnum):
     ENGINE_ABORTS = "engine-aborts"  # its worker process aborts by itself
     TOLD_TO_STOP = "told-to-stop"  # answers end early, as when vLLM's engine gets SIGTERM, and it lingers
     HANG = "hang"
+    # on its last rank alone (FAKE_RANKS)
+    RANK_SILENT = "rank-silent"  # records no steps
+    RANK_EAGER = "rank-eager"  # replays nothing
+    RANK_APART = "rank-apart"  # runs steps of another kind
+    RANK_WRONG = "rank-wrong"  # has wrong metadata, and rows other than 0 answer from another distribution
     # at the end
     IGNORE_SIGTERM = "ignore-sigterm"
 
@@ -56,6 +61,8 @@ class Settings:
     step_s: float
     noise: float
     step_log: Path | None
+    ranks: int
+    wrong_ranks: tuple[int, ...]
     card: Path | None
     graph_mode: list[int]
     case: str
@@ -71,6 +78,11 @@ class Settings:
         if environment.get("DS4_FAULT") and environment.get("DS4_FAULT_CONFIRM") == "yes-break-this-server":
             misbehaviour = Misbehaviour.WRONG_ROW
         step_log = environment.get("DS4_STEP_LOG")
+        ranks = int(environment.get("FAKE_RANKS", "1"))
+        named = environment.get("DS4_FAULT_RANKS", "")
+        wrong = [int(rank) for rank in named.split(",")] if named else list(range(ranks))
+        if misbehaviour is Misbehaviour.RANK_WRONG:
+            wrong = [ranks - 1]
         return cls(
             misbehaviour=misbehaviour,
             after_tokens=int(environment.get("FAKE_AFTER_TOKENS", "40")),
@@ -78,6 +90,8 @@ class Settings:
             step_s=float(environment.get("FAKE_STEP_S", "0.002")),
             noise=float(environment.get("FAKE_NOISE", "0")),
             step_log=Path(step_log) if step_log else None,
+            ranks=ranks,
+            wrong_ranks=tuple(wrong),
             card=Path(environment["FAKE_CARD"]) if "FAKE_CARD" in environment else None,
             case=environment.get("FAKE_CASE", ""),
             prefix_cache="FAKE_PREFIX_CACHE" in environment,
@@ -87,3 +101,23 @@ class Settings:
             graph_mode=[int(mode) for mode in environment.get("FAKE_GRAPH_MODE", "0").split(",")],
             emulated=environment.get("DS4_REPLAY") == "emulated",
         )
+
+    @property
+    def wrong_rows(self) -> bool:
+        """Whether rows other than 0 are wrong."""
+        return self.misbehaviour in (Misbehaviour.WRONG_ROW, Misbehaviour.RANK_WRONG)
+
+    def rank_line(self, rank: int, line: dict) -> dict | None:
+        """One rank's line of the step log, made of that of an engine with one rank."""
+        last = self.ranks > 1 and rank == self.ranks - 1
+        match self.misbehaviour if last else Misbehaviour.NONE:
+            case Misbehaviour.RANK_SILENT:
+                return None
+            case Misbehaviour.RANK_EAGER:
+                line = line | {"replay": "none", "rows_replayed": 0}
+            case Misbehaviour.RANK_APART:
+                line = line | {"kind": "mixed"}
+        if self.ranks > 1 and line["rows_replayed"]:
+            wrong = list(range(1, len(line["rows"]))) if self.wrong_rows and rank in self.wrong_ranks else []
+            line = line | {"metadata": {"crc32": hash(tuple(wrong)) & 0xFFFF, "wrong_rows": wrong}}
+        return line
