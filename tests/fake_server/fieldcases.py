@@ -60,6 +60,7 @@ class Moment:
         ended: Requests that it has ended.
         generated: Tokens that it has generated.
         poisoned: Whether the case has struck before.
+        disturbed: Whether another prompt was computed while its request decoded.
         preempted: Whether a request of the step was preempted before.
     """
 
@@ -78,6 +79,7 @@ class Moment:
     ended: int
     generated: int
     poisoned: bool
+    disturbed: bool
     preempted: bool
 
     @property
@@ -134,7 +136,7 @@ ACTED: dict[str, Acted] = {
     "F32": Acted(Harm.WRONG, lambda now: now.decode and now.position >= 100),
     "F34": Acted(Harm.WRONG, lambda now: now.rows >= 32),
     "F36": Acted(Break.ASSERTION, lambda now: now.preempted),
-    "F40": Acted(Harm.OTHERS, lambda now: now.prefill and now.position > 0),
+    "F40": Acted(Harm.OTHERS, lambda now: now.disturbed),
     # the model's limit: the longest prompt, in every arm
     "F41": Acted(Harm.WRONG, lambda now: now.prompt >= 500),
     # 12,000 tokens are 350 here
