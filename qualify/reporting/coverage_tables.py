@@ -10,6 +10,7 @@ from qualify.compare.coverage.load import ArmLoad, Load, arm_load
 from qualify.compare.coverage.timeline import most_in_flight
 from qualify.findings import CoverageCell, Verdict
 from qualify.record import RunRecord, ScenarioExpectation
+from qualify.reporting.coverage import full_name
 from qualify.transcript import Arm, RunKey
 
 _NONE = "-"
@@ -41,7 +42,7 @@ def _run(name: str, record: RunRecord, verdict: Verdict) -> Iterator[str]:
     yield from ("", f"## {record.release}: {verdict.result}", "", f"Bundle `{name}`.", "")
     yield from _table(
         ("cell", "reached", "required", "how"),
-        [(cell.name, cell.reached, _required(cell), cell.how) for cell in verdict.coverage],
+        [(full_name(cell), cell.reached, _required(cell), cell.how) for cell in verdict.coverage],
     )
     arm = arm_load(record, Arm.CANDIDATE)
     if arm is None:

@@ -220,7 +220,7 @@ def test_a_prefix_scenario_without_a_hit_leaves_the_run_inconclusive() -> None:
     lenient = POLICY.model_copy(update={"coverage": CoveragePolicy(limitations_only=("prefix_hits",))})
     verdict = judge(record, lenient, "")
     assert verdict.result == "qualified"
-    assert any("prefix cache: 0" in text for text in verdict.limitations)
+    assert any("prefix cache in scenario eight: 0" in text for text in verdict.limitations)
     assert [item.weight for item in verdict.findings if item.rule == "coverage"] == [Weight.NOTE]
 
 

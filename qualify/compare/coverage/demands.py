@@ -58,7 +58,7 @@ def demanded(record: RunRecord, arm: ArmLoad | None) -> Iterator[CoverageCell]:
         )
         for demand in demands:
             yield CoverageCell(
-                name=f"{scenario.name}: {demand.what}",
+                name=demand.what,
                 reached=demand.reached,
                 required=demand.required,
                 satisfied=demand.satisfied,

@@ -31,7 +31,8 @@ def shortfalls(cells: tuple[CoverageCell, ...], policy: CoveragePolicy) -> list[
             rule="coverage",
             weight=Weight.NOTE if cell.kind in policy.limitations_only else Weight.UNTESTED,
             scenario=cell.scenario,
-            summary=f"Coverage: {cell.name}: {cell.reached}; required {cell.required}.",
+            summary=f"Coverage: {cell.name}: {cell.reached}; required {cell.required}"
+            + (f" in scenario {cell.scenario}." if cell.scenario else "."),
             advice="Record the server's steps."
             if cell.reached == NOT_MEASURED and cell.how == STEP_LOG
             else "Send a load that reaches it, or serve so that it can be reached.",
@@ -44,7 +45,9 @@ def shortfalls(cells: tuple[CoverageCell, ...], policy: CoveragePolicy) -> list[
 def limitations(record: RunRecord, cells: tuple[CoverageCell, ...]) -> list[str]:
     """What was not covered, in sentences made from the coverage table."""
     said = [
-        f"{cell.name[:1].upper()}{cell.name[1:]}: {cell.reached}."
+        f"{cell.name[:1].upper()}{cell.name[1:]}"
+        + (f" in scenario {cell.scenario}" if cell.scenario else "")
+        + f": {cell.reached}."
         for cell in cells
         if cell.satisfied is False or cell.reached == NOT_MEASURED
     ]
