@@ -35,7 +35,7 @@ CONTRACTS_ARGS ?=
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help simulate install install-serving qualify qualify-gpu wheels wheels-cuda base-image image qualify-image publish test test-slow test-browser test-registry test-images contracts-released bench bench-judge bench-client bench-kernels lint format clean
+.PHONY: help simulate install install-serving qualify qualify-gpu wheels wheels-cuda base-image image qualify-image publish test test-slow test-browser test-registry test-images contracts-released bench bench-judge bench-client bench-kernels lint format clean field-cases
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -100,6 +100,9 @@ bench-judge: install  ## Time and memory of judging a million positions
 bench-client: install install-serving .cache/bench/guidellm/.installed .cache/bench/aiperf/.installed  ## CPU and memory of our client beside vllm bench serve, guidellm and aiperf
 	$(VENV)/bin/python -m qualify.bench.volume
 	$(VENV)/bin/python -m qualify.bench.client $(BENCH_ARGS)
+
+field-cases: install  ## Write docs/field-cases.md, the table of what is caught (make test-slow runs each row)
+	$(VENV)/bin/python -m tests.fieldcases.table docs/field-cases.md
 
 simulate: install  ## Judge recorded and simulated runs; writes docs/judgement.md and docs/figures
 	$(VENV)/bin/python -m qualify.simulate

@@ -59,9 +59,9 @@ class Project:
             text=True,
         )
 
-    def run(self, *options: str) -> "Outcome":
+    def run(self, *options: str, within_s: float = 120) -> "Outcome":
         process = self.start(*options)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=within_s)
         assert not self.left_over()
         return Outcome(process.returncode, out, err)
 
