@@ -18,8 +18,8 @@ other chunks, against 3e-5 with the default.
 The gains of geometry ``h200`` are those of the weights behind `reports/evidence/h200-transcripts`, as far as
 the two ways of drawing can agree: attention 16, sharpness 4, streams that mostly keep to themselves (identity
 2, mixing 0.3). There, with C4A alive, two right runs were 0.0033 nats apart and the packed stride 0.124. What
-other gains give on the card (half the sharpness: a sixth of the floor and three quarters of the effect) stands in
-`reports/evidence/h200/README.md`.
+other gains give on the card stands in `reports/evidence/h200/README.md`; half the sharpness, for one, has a
+sixth of the floor and three quarters of the effect.
 """
 
 from __future__ import annotations
