@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from qualify.findings import CoverageCell
+from qualify.findings import NOT_MEASURED, CoverageCell
 from qualify.record import ResolvedConfiguration, RunRecord
 from qualify.release import FULL_GRAPHS
 from qualify.transcript import Arm
 
 SERVER_CONFIGURATION = "server configuration"
-_NOT_MEASURED = "not measured"
 
 
 def configured_graphs(record: RunRecord) -> tuple[CoverageCell, ...]:
@@ -34,7 +33,7 @@ def _cell(arm: Arm, configuration: ResolvedConfiguration) -> CoverageCell:
     name = f"graph mode that the {arm}'s server resolved"
     mode = configuration.graph_mode
     if mode is None:
-        return CoverageCell(name=name, reached=_NOT_MEASURED, how=SERVER_CONFIGURATION)
+        return CoverageCell(name=name, reached=NOT_MEASURED, how=SERVER_CONFIGURATION)
     sizes = configuration.capture_sizes
     captured = f", {len(sizes)} sizes up to {max(sizes)}" if sizes and mode != "NONE" else ""
     baseline = arm is Arm.BASELINE

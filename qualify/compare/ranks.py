@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from qualify.findings import CoverageCell, Finding, Weight
+from qualify.findings import NOT_MEASURED, CoverageCell, Finding, Weight
 from qualify.ranksteps import RankSteps
 from qualify.record import RunRecord
 from qualify.transcript import Arm
 
-_NOT_MEASURED = "not measured"
 _HOW = "step logs of the ranks"
 
 
@@ -29,7 +28,7 @@ def ranks_covered(record: RunRecord, replay_share: float) -> tuple[CoverageCell,
                 name=f"decode steps of the candidate that were replays, rank {rank.rank}",
                 reached=f"{rank.whole} of {rank.decode} ({rank.whole / rank.decode:.1%})"
                 if rank.decode
-                else _NOT_MEASURED,
+                else NOT_MEASURED,
                 required=f"at least {replay_share:.1%}",
                 satisfied=good,
                 how=_HOW,
@@ -39,7 +38,7 @@ def ranks_covered(record: RunRecord, replay_share: float) -> tuple[CoverageCell,
         cells.append(
             CoverageCell(
                 name=f"replays in the baseline, rank {rank.rank}",
-                reached=f"{rank.replayed} of {rank.steps} steps" if rank.steps else _NOT_MEASURED,
+                reached=f"{rank.replayed} of {rank.steps} steps" if rank.steps else NOT_MEASURED,
                 required="none",
                 satisfied=rank.steps > 0 and rank.replayed == 0,
                 how=_HOW,
