@@ -15,7 +15,7 @@ bundle/
   arms/<arm>/metrics.jsonl.gz   its server's metrics and memory over time
   arms/<arm>/gpu.csv, gpu-errors.log    the graphics cards and the kernel log; where there are cards
   verdict.json              the verdict
-  receipt.json, junit.xml, summary.txt, report.html  reports
+  receipt.json, junit.xml, summary.txt, summary.md, report.html  reports
   manifest.json             SHA-256 of every other file
   statement.json            the signed statement, if a key was given; it holds the manifest's SHA-256
 """

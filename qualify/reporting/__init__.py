@@ -1,1 +1,1 @@
-"""What people and CI systems read: terminal, JUnit XML, receipt."""
+"""What people and CI systems read: HTML page, terminal, logs, Markdown, JUnit XML, receipt and export."""
