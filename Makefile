@@ -35,7 +35,7 @@ CONTRACTS_ARGS ?=
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help simulate install install-serving qualify qualify-gpu wheels wheels-cuda base-image image qualify-image publish test test-slow test-browser test-registry test-images contracts-released bench bench-judge bench-client bench-kernels lint format clean field-cases
+.PHONY: help simulate install install-serving qualify qualify-gpu wheels wheels-cuda base-image image qualify-image publish test test-slow test-browser test-registry test-engine test-images contracts-released bench bench-judge bench-client bench-kernels lint format clean field-cases
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -85,6 +85,9 @@ test-browser: $(VENV)/.browser  ## Look at the HTML reports of real runs in a br
 
 test-registry: install  ## Run the tests on a real registry (needs docker-registry, no Docker)
 	$(VENV)/bin/python -m pytest -m docker tests/registry $(TEST_ARGS)
+
+test-engine: install  ## Run the tests of containers and publication on a real engine and registry, without vLLM
+	$(WITH_ENGINE) sh -ec 'images/base/make; $(VENV)/bin/python -m pytest -m docker --ignore tests/kernels --ignore tests/images/test_real_release.py $(TEST_ARGS)'
 
 test-images: install wheels  ## Run the tests on a real Docker engine and registry (needs root where none is there)
 	$(WITH_ENGINE) sh -ec 'images/base/make; $(VENV)/bin/python -m pytest -m docker --ignore tests/kernels $(TEST_ARGS)'
