@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Packs sealed bundles into one small archive: pack.py OUT.tar.xz BUNDLE...
+"""Packs sealed bundles into one small archive: reports/evidence/pack.py OUT.tar.xz BUNDLE...
 
 The same answers of several arms and bundles are stored once, which needs them uncompressed: transcripts and
 step logs are unpacked, and the manifest is written anew for that. The verdict is the one that this version of
