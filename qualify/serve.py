@@ -33,6 +33,7 @@ from qualify.transcript import Arm, Decode, RunKey
 
 _LOG = "server.log"
 _LOG_BESIDE = "server-beside.log"
+_FREE_RUNS_AT_LEAST = 2  # two runs are what a floor can be read from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,12 +190,15 @@ def runs_of(inputs: Inputs, planned: Planned, arm: Arm) -> list[RunKey]:
 
     Returns:
         One free run, then the forced ones where any scenario has them, then one of requests alone; not of the
-        control, whose fault is known.
+        control, whose fault is known. Where no scenario is forced, the baseline decodes freely as often as it
+        would have been forced.
     """
     forced = any("forced" in scenario.decode for scenario in inputs.scenarios)
     alone = arm is not Arm.CONTROL and any("alone" in scenario.decode for scenario in inputs.scenarios)
     repeats = planned.plan.baseline_forced_runs if arm is Arm.BASELINE else 1
-    runs = [RunKey(arm, Decode.FREE, 1)]
+    # where nothing is forced, the floor is how far the baseline's free runs are apart
+    free = 1 if forced or arm is not Arm.BASELINE else max(repeats, _FREE_RUNS_AT_LEAST)
+    runs = [RunKey(arm, Decode.FREE, number + 1) for number in range(free)]
     runs += [RunKey(arm, Decode.FORCED, number + 1) for number in range(repeats if forced else 0)]
     return runs + ([RunKey(arm, Decode.ALONE, 1)] if alone else [])
 

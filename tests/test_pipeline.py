@@ -61,6 +61,16 @@ def test_control_must_be_caught_where_its_fault_can_act(project):
     assert_judged_again_the_same(project)
 
 
+def test_free_decoding_alone_has_its_floor_in_free_runs(project):
+    scenario = project.root / "scenario.yaml"
+    scenario.write_text(yaml.safe_dump(yaml.safe_load(scenario.read_text()) | {"decode": ["free"]}))
+    outcome = project.run()
+    assert outcome.code == ExitCode.QUALIFIED, outcome.out
+    assert project.read("verdict.json")["comparison"]["arms"][0]["decode"] == "free"
+    project.misbehave("candidate", "wrong-row")
+    assert project.run().code == ExitCode.REJECTED
+
+
 def test_nothing_changed_serves_nothing(project):
     project.run()
     outcome = project.run()

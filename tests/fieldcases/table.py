@@ -22,9 +22,7 @@ _HEAD = """\
 Defects that reached users of LLM servers, each acted out by the fake server of the tests in a scenario of its
 family, made small: `tests/fake_server/fieldcases.py` says when a case strikes and what it does, and where a
 number is smaller than in the field. `tests/fieldcases/test_field_cases.py` runs every row and asserts the
-verdict and the rule that fires, and that no rule fires on a right server in the same scenario. A server that
-speculates is not made to emit given tokens, so the run of a right one stays inconclusive in the scenarios
-`speculation` and `kv-pressure`.
+verdict and the rule that fires, and that a right server in the same scenario is qualified.
 
 This file is written from the same records by `make field-cases`.
 

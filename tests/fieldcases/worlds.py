@@ -8,7 +8,6 @@ from typing import Any
 
 import yaml
 
-from qualify.errors import ExitCode
 from tests.projects import Project, make_project
 
 HELD = {"kind": "held"}
@@ -30,8 +29,6 @@ class World:
         sequences: The server's limit of rows.
         deadline_s: Of a request; half of it without a token is a hang.
         known_answers: Known answers that the baseline must get right.
-        right: Exit code of a right server's run.
-        untested: Rules that say what such a run leaves open.
     """
 
     family: str
@@ -44,8 +41,6 @@ class World:
     sequences: int = 16
     deadline_s: float = 30.0
     known_answers: int = 0
-    right: ExitCode = ExitCode.QUALIFIED
-    untested: tuple[str, ...] = ()
 
 
 def phase(name: str, **what: Any) -> dict[str, Any]:
@@ -55,9 +50,6 @@ def phase(name: str, **what: Any) -> dict[str, Any]:
 MIXED = phase("judge", context_tokens=CONTEXTS, decode_tokens=12, arrival=HELD)
 SPECULATES = {"FAKE_SPECULATES": "1", "FAKE_NOISE": "0"}
 SPECULATION = {"speculative-config": '{"method": "ngram", "num_speculative_tokens": 3}'}
-
-# a server that speculates is not made to emit given tokens
-FREE_ALONE = ("control", "coverage", "floor", "run-missing")
 
 WORLDS = {
     "mixed": World("mixed-contexts", [MIXED | {"name": "pollute", "judged": False}, MIXED]),
@@ -170,8 +162,6 @@ WORLDS = {
         environment=SPECULATES | {"FAKE_STEP_S": "0.02"},
         arguments=SPECULATION,
         sequences=32,
-        right=ExitCode.INCONCLUSIVE,
-        untested=FREE_ALONE,
     ),
     "pressure": World(
         "kv-pressure",
@@ -180,8 +170,6 @@ WORLDS = {
         requires={"preemptions": 1},
         environment=SPECULATES | {"FAKE_KV_TOKENS": "1500"},
         arguments=SPECULATION,
-        right=ExitCode.INCONCLUSIVE,
-        untested=FREE_ALONE,
     ),
 }
 
