@@ -16,7 +16,7 @@ Flag = Annotated[bool, Field(strict=True)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirements:
-    """What one scenario's load must reach in every arm that is compared; the defaults ask for nothing.
+    """What one scenario's load must reach in the candidate; the defaults ask for nothing.
 
     Attributes:
         rows: Decode steps with exactly so many rows must be seen, one for each number.

@@ -31,7 +31,7 @@ def project(tmp_path) -> Path:
     return tmp_path / "images/ds4-flash"
 
 
-RELEASES = sorted(path for path in FLASH.glob("*.yaml") if path.name != "policy.yaml")
+RELEASES = sorted(path for path in FLASH.glob("*.yaml") if not path.stem.startswith("policy"))
 
 
 @pytest.mark.parametrize("path", RELEASES, ids=lambda path: path.stem)

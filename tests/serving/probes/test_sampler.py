@@ -48,7 +48,7 @@ def test_a_server_is_sampled_with_what_is_driven(tmp_path: Path) -> None:
     )
     assert all(sample.answered and sample.values[GENERATED] == 0 for sample in found)
     assert found[-1].rss_bytes is not None
-    assert found[-1].rss_bytes > 10_000_000
+    assert found[-1].rss_bytes > 1_000_000
     assert [sample.time_s for sample in found] == sorted(sample.time_s for sample in found)
 
 
