@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from qualify.evidence.bundle import MANIFEST, Bundle, verify
@@ -10,6 +11,23 @@ from qualify.evidence.recording import read_policy, read_policy_file, read_recor
 from qualify.findings import Verdict
 from qualify.foreign.importing import read_foreign
 from qualify.gate import judge
+from qualify.policy import Policy
+from qualify.record import RunRecord
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedBundle:
+    """A bundle's evidence, what it was judged by, and the verdict.
+
+    Attributes:
+        record: The evidence.
+        policy: The policy.
+        verdict: The verdict.
+    """
+
+    record: RunRecord
+    policy: Policy
+    verdict: Verdict
 
 
 def judge_bundle(bundle: Bundle, policy_file: Path | None = None) -> Verdict:
@@ -26,10 +44,28 @@ def judge_bundle(bundle: Bundle, policy_file: Path | None = None) -> Verdict:
         EvidenceError: The bundle is damaged.
         UsageError: The policy is wrong.
     """
+    return judge_evidence(bundle, policy_file).verdict
+
+
+def judge_evidence(bundle: Bundle, policy_file: Path | None = None) -> JudgedBundle:
+    """Judges a bundle as `judge_bundle` does, and gives the evidence with the verdict.
+
+    Args:
+        bundle: A bundle, complete or not.
+        policy_file: Used instead of the bundle's own policy.
+
+    Returns:
+        Evidence, policy and verdict.
+
+    Raises:
+        EvidenceError: The bundle is damaged.
+        UsageError: The policy is wrong.
+    """
     if (bundle.root / MANIFEST).exists():
         verify(bundle)
     policy, digest = read_policy(bundle, policy_file)
-    return judge(read_record(bundle), policy, digest)
+    record = read_record(bundle)
+    return JudgedBundle(record, policy, judge(record, policy, digest))
 
 
 def judge_foreign(

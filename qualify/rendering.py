@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from qualify.evidence.bundle import MANIFEST, Bundle, RunState, verify
-from qualify.evidence.recording import read_policy, read_record
-from qualify.gate import judge
+from qualify.evidence.bundle import Bundle, RunState
+from qualify.judging import judge_evidence
 from qualify.plan import Plan
 from qualify.reporting.material import Material
 from qualify.reporting.writers import WRITERS, Writer
@@ -31,17 +30,14 @@ def read_material(bundle: Bundle, policy_file: Path | None = None, links: str = 
         EvidenceError: The bundle is damaged.
         UsageError: The policy is wrong.
     """
-    if (bundle.root / MANIFEST).exists():
-        verify(bundle)
-    policy, digest = read_policy(bundle, policy_file)
-    record = read_record(bundle)
+    judged = judge_evidence(bundle, policy_file)
     return Material(
         bundle=bundle,
         plan=bundle.read("plan.json", Plan),
         state=bundle.read("run.json", RunState),
-        record=record,
-        policy=policy,
-        verdict=judge(record, policy, digest),
+        record=judged.record,
+        policy=judged.policy,
+        verdict=judged.verdict,
         links=links,
     )
 
