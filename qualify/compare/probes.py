@@ -11,7 +11,7 @@ import numpy as np
 from qualify.findings import Finding, Weight
 from qualify.policy import ProbePolicy
 from qualify.probe import ACCEPTED, DRAFTED, GENERATED, STARTED, LogSigns, ProbeRecord, Sample
-from qualify.record import RunRecord
+from qualify.record import ArmState, RunRecord
 from qualify.transcript import Arm, Decode
 
 NOTHING = ProbeRecord()
@@ -25,6 +25,11 @@ _XID = re.compile(r"Xid \(.*?\): (?P<number>\d+)")
 OF_A_PROGRAM = frozenset({13, 31, 43})
 """Xid errors that a program brings about: graphics engine exception, page fault, channel reset after one. All
 others are the machine's (NVIDIA's catalogue of Xid errors)."""
+
+# What such an arm's log and memory show may be how its processes ended, and then says nothing against it.
+_ENDED_FROM_OUTSIDE = frozenset(
+    {ArmState.KILLED, ArmState.INTERRUPTED, ArmState.MACHINERY, ArmState.NEVER_READY}
+)
 
 _SERVER = re.compile(r"name=[^,]*(VLLM|python)")
 
@@ -49,6 +54,11 @@ def check_probes(record: RunRecord, policy: ProbePolicy) -> list[Finding]:
 
 def _probes(record: RunRecord, arm: Arm) -> ProbeRecord:
     return record.probes.get(arm, NOTHING)
+
+
+def _against_candidate(record: RunRecord) -> Weight:
+    entry = record.arms.get(Arm.CANDIDATE)
+    return Weight.NOTE if entry is not None and entry.state in _ENDED_FROM_OUTSIDE else Weight.DEFECT
 
 
 def _restarts(record: RunRecord, policy: ProbePolicy) -> Iterator[Finding]:
@@ -150,7 +160,7 @@ def _memory(record: RunRecord, policy: ProbePolicy) -> Iterator[Finding]:
     if excess > max(policy.memory_growth_share * mine[0], policy.memory_growth_mib * 2**20):
         yield Finding(
             rule="memory",
-            weight=Weight.DEFECT,
+            weight=_against_candidate(record),
             arm=Arm.CANDIDATE,
             summary=f"The candidate's processes grew by {mine[1] / 2**20:.0f} MiB from "
             f"{mine[0] / 2**20:.0f} MiB while it was driven, the baseline's by {usual[1] / 2**20:.0f} MiB.",
@@ -166,7 +176,7 @@ def _log_signs(record: RunRecord, policy: ProbePolicy) -> Iterator[Finding]:
         if not usual.counts.get(sign):
             yield Finding(
                 rule="log",
-                weight=Weight.DEFECT,
+                weight=_against_candidate(record),
                 arm=Arm.CANDIDATE,
                 summary=f"The candidate's log shows {sign} ({count} lines), the baseline's none.",
                 advice="Read the log around the first such line.",
@@ -182,7 +192,7 @@ def _repeated_warnings(record: RunRecord, policy: ProbePolicy) -> Iterator[Findi
         if count >= policy.repeated_warnings * max(1, _times(usual, text)):
             yield Finding(
                 rule="warnings",
-                weight=Weight.DEFECT,
+                weight=_against_candidate(record),
                 arm=Arm.CANDIDATE,
                 summary=f"The candidate warns {count} times of one thing, the baseline "
                 f"{_times(usual, text)} times.",

@@ -28,7 +28,7 @@ from qualify.probe import (
     ProbeRecord,
     Sample,
 )
-from qualify.record import RunRecord
+from qualify.record import ArmState, RunRecord
 from qualify.transcript import Arm, Decode
 from tests.judgefactory import POLICY, World, build
 
@@ -142,6 +142,30 @@ def test_signs_in_the_candidates_log_alone(sign: str) -> None:
     assert not found(log({sign: 1}), log({sign: 3}))
     assert not found(log({sign: 1}), log())
     assert not found(ProbeRecord(), log({sign: 3}))
+
+
+@pytest.mark.parametrize(
+    ("state", "weight"),
+    [
+        (ArmState.DIED, Weight.DEFECT),
+        (ArmState.START_FAILED, Weight.DEFECT),
+        (ArmState.HUNG, Weight.DEFECT),
+        (ArmState.KILLED, Weight.NOTE),
+        (ArmState.INTERRUPTED, Weight.NOTE),
+        (ArmState.MACHINERY, Weight.NOTE),
+        (ArmState.NEVER_READY, Weight.NOTE),
+    ],
+)
+def test_the_log_of_a_server_that_was_ended_from_outside_is_not_held_against_it(
+    state: ArmState, weight: Weight
+) -> None:
+    record = measured(log(), log({TRACEBACK: 5}, {"shutting down": 500}))
+    candidate = replace(record.arms[Arm.CANDIDATE], state=state)
+    record = replace(record, arms={**record.arms, Arm.CANDIDATE: candidate})
+    assert {item.rule: item.weight for item in check_probes(record, ProbePolicy())} == {
+        "log": weight,
+        "warnings": weight,
+    }
 
 
 def test_a_flood_of_one_warning_is_found_and_a_few_are_not() -> None:
