@@ -80,7 +80,7 @@ class _Counted:
 
 
 def compare_ranks(read: Callable[[int], Iterable[Step]], ranks: int) -> tuple[RankSteps, ...]:
-    """Goes through the step logs of one server's ranks side by side, one step at a time.
+    """Goes through the step logs of one server's ranks side by side, once, one step at a time.
 
     Args:
         read: Gives the steps of a rank; nothing where it recorded none.
@@ -89,23 +89,19 @@ def compare_ranks(read: Callable[[int], Iterable[Step]], ranks: int) -> tuple[Ra
     Returns:
         One entry for each rank, rank 0 first.
     """
-    first = _Counted(0)
-    for step in read(0):
-        first.add(step, None)
-    return (first.rank_steps(), *(_compared(read(0), read(rank), rank) for rank in range(1, ranks)))
-
-
-def _compared(first: Iterable[Step], own: Iterable[Step], rank: int) -> RankSteps:
-    counted = _Counted(rank)
-    for number, (theirs, step) in enumerate(itertools.zip_longest(first, own)):
-        if step is not None:
-            counted.add(step, theirs)
-        if not counted.other:
-            counted.other = _difference(number, theirs, step)
-    return counted.rank_steps()
+    counted = [_Counted(rank) for rank in range(ranks)]
+    for number, steps in enumerate(itertools.zip_longest(*(read(rank) for rank in range(ranks)))):
+        for entry, step in zip(counted, steps, strict=True):
+            if step is not None:
+                entry.add(step, steps[0])
+            if not entry.other:
+                entry.other = _difference(number, steps[0], step)
+    return tuple(entry.rank_steps() for entry in counted)
 
 
 def _difference(number: int, first: Step | None, own: Step | None) -> str:
+    if first is None and own is None:
+        return ""
     if first is None or own is None:
         return f"step {number} was recorded by rank 0 only" if own is None else f"rank 0 has no step {number}"
     for name, theirs, mine in (

@@ -14,6 +14,11 @@ NO_REPLAY = "none"
 PIECEWISE_REPLAY = "PIECEWISE CUDA graph replay"
 
 
+def step_log(rank: int = 0) -> str:
+    """Name of the step log that one rank of a server writes."""
+    return f"steps.rank{rank}.jsonl" if rank else "steps.jsonl"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRow:
     """One request's part in one engine step.

@@ -33,6 +33,7 @@ import msgspec
 
 from qualify.errors import EvidenceError
 from qualify.evidence.digests import canonical_json, sha256_file
+from qualify.steps import step_log
 from qualify.transcript import Arm, Decode, RunKey
 
 MANIFEST = "manifest.json"
@@ -116,8 +117,7 @@ class Bundle:
 
     def steps(self, arm: Arm, rank: int = 0) -> Path | None:
         """The step log of one rank of the arm's server, where it wrote one."""
-        plain = f"steps.rank{rank}.jsonl" if rank else "steps.jsonl"
-        for name in (f"{plain}.gz", plain):
+        for name in (f"{step_log(rank)}.gz", step_log(rank)):
             if (self.arm(arm) / name).exists():
                 return self.arm(arm) / name
         return None

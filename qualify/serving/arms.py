@@ -10,9 +10,9 @@ from pathlib import Path
 
 from qualify.loopback import HOST
 from qualify.release import ArmConfiguration, Release
+from qualify.steps import step_log
 from qualify.transcript import Arm
 
-STEP_LOG = "steps.jsonl"
 _SPREADING = ("tensor-parallel-size", "pipeline-parallel-size")
 SPECULATION = "speculative-config"
 FORCED_TOKENS = "ds4_kernels.forced_tokens:ForcedTokens"
@@ -98,11 +98,6 @@ def arm_settings(release: Release, arm: Arm) -> ArmSettings:
     return ArmSettings(arguments, environment)
 
 
-def step_log(rank: int) -> str:
-    """Name of the step log that one rank writes beside that of rank 0."""
-    return f"steps.rank{rank}.jsonl" if rank else STEP_LOG
-
-
 def ranks_of(release: Release, arm: Arm) -> int:
     """How many processes run the model of one arm.
 
@@ -149,7 +144,7 @@ def server_command(
         **settings.arguments,
     }
     interpreter = release.image.python if release.image else str(home / serving.python)
-    environment = settings.environment | {"DS4_STEP_LOG": str(arm_directory / STEP_LOG)}
+    environment = settings.environment | {"DS4_STEP_LOG": str(arm_directory / step_log())}
     return ServerCommand(
         argv=(interpreter, "-m", serving.module, *command_line(arguments)),
         environment=tuple(sorted(environment.items())),

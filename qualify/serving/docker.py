@@ -20,11 +20,12 @@ from qualify.images.containers import Bind, ContainerSpec, create, hand_over, re
 from qualify.images.engine import connect
 from qualify.loopback import HOST
 from qualify.release import Container as Limits
-from qualify.serving.arms import ServerCommand, step_log
+from qualify.serving.arms import ServerCommand
 from qualify.serving.launcher import Exit
 from qualify.serving.logfile import LoggedToFile
 from qualify.serving.process import free_port, refuse_taken
 from qualify.serving.workers import WorkerWatch, oom_kills
+from qualify.steps import step_log
 
 MODEL_AT = Path("/model")
 EVIDENCE_AT = Path("/qualify")
