@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from qualify.bench.drive import TOKENS
+from qualify.bench.memory import peak_bytes
 from qualify.bench.tools import TOOLS, Load, Tool, environment, write_inputs
 
 _WORK = Path(".cache/bench/work")
@@ -121,7 +122,9 @@ def _watch(
     os.set_blocking(server.stdout.fileno(), False)
     told: dict[str, tuple[float, float]] = {}
     deadline = time.monotonic() + _LONGEST_S
+    peak = 0
     while True:
+        peak = peak_bytes(client.pid) or peak
         for line in server.stdout.readlines():
             what, when = line.split()
             told[what] = (float(when), _cpu_s(client.pid))
@@ -141,7 +144,7 @@ def _watch(
         tokens_per_s=millions * 1e6 / (ended - began),
         served=(after - before) / millions,
         ended=(usage.ru_utime + usage.ru_stime - before) / millions,
-        peak_bytes=usage.ru_maxrss * 1024,
+        peak_bytes=peak,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import sys
 import time
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from qualify.bench.memory import peak_bytes
 from qualify.findings import Result
 from qualify.gate import judge
 from qualify.policy import Policy
@@ -183,7 +183,7 @@ def main(arguments: Sequence[str]) -> int:
         clock, processor = time.perf_counter(), time.process_time()
         verdict = judge(record, POLICY, "0" * 64)
         clock, processor = time.perf_counter() - clock, time.process_time() - processor
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        peak = peak_bytes() or 0
         print(
             f"{compared:9,d} positions of each of {len(RUNS)} runs: {verdict.result}; {processor:.1f} s of "
             f"one core ({processor / compared * 1e6:.1f} us a position), {clock:.1f} s by the clock; peak "
