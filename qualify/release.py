@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, model_validator
@@ -263,7 +263,12 @@ class Release(Strict):
         return "emulated replay" if self.replay == "emulated" else FULL_GRAPHS
 
 
+def secret_names(names: Iterable[str]) -> list[str]:
+    """Those of some variables whose names say that they hold a secret, sorted."""
+    return sorted(name for name in names if _SECRET_NAME.search(name))
+
+
 def _refuse_secrets(values: Mapping[str, str]) -> None:
-    secret = sorted(name for name in values if _SECRET_NAME.search(name))
+    secret = secret_names(values)
     if secret:
         raise ValueError(f"{', '.join(secret)} looks like a secret; the values are kept in the bundle")

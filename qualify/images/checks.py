@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from qualify.findings import Finding, Weight
 from qualify.images.contents import Contents
+from qualify.images.files import ImageFile, unwanted
 from qualify.images.lock import ReleaseLock
+from qualify.release import secret_names
 
 LABELS = "inspect-labels"
 VLLM = "inspect-vllm"
@@ -131,16 +133,33 @@ def check_packages(contents: Contents, lock: ReleaseLock) -> Finding:
     return good(PACKAGES, f"pip check misses only what was left out on purpose: {', '.join(absent)}.")
 
 
-def check_baked_in(contents: Contents) -> Finding:
-    """Nothing secret, private or merely cached may be in the image."""
-    if contents.baked_in:
+def check_baked_in(
+    files: Collection[ImageFile], packaged: Collection[str], environment: Mapping[str, str]
+) -> Finding:
+    """Nothing secret, private or merely cached may be in the image.
+
+    Args:
+        files: All files of the image.
+        packaged: Files that look like weights and belong to a Python package.
+        environment: Variables that the image sets; only names are told.
+    """
+    if not files:
+        return untested(BAKED_IN, "The engine listed no file of the image.")
+    found = unwanted(files, frozenset(packaged))
+    secret = secret_names(name for name, value in environment.items() if value)
+    if found or secret:
         return bad(
             BAKED_IN,
-            f"{len(contents.baked_in)} file(s) have no business in an image.",
-            *contents.baked_in[:20],
+            f"{len(found)} file(s) and {len(secret)} variable(s) have no business in an image.",
+            *(f"variable {name}" for name in secret),
+            *found[:20],
             advice="Remove them in the build step that makes them; use build secrets and cache mounts.",
         )
-    return good(BAKED_IN, "No credentials, private CAs, weights or download caches are in the image.")
+    return good(
+        BAKED_IN,
+        f"No credentials, private CAs, weights or download caches are among the image's {len(files)} files "
+        "and its variables.",
+    )
 
 
 def check_architectures(found: FoundArchitectures, lock: ReleaseLock) -> Finding:

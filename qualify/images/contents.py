@@ -29,7 +29,7 @@ class Contents:
         plugins: Names of vLLM's general plugins that are installed.
         pip_check_code: Exit code of ``pip check``.
         pip_check: What it said.
-        baked_in: Files that have no business in an image.
+        packaged_weights: Files that look like weights and belong to a Python package, sorted.
     """
 
     python: str
@@ -39,7 +39,7 @@ class Contents:
     plugins: tuple[str, ...]
     pip_check_code: int
     pip_check: str
-    baked_in: tuple[str, ...]
+    packaged_weights: tuple[str, ...]
 
     def version(self, *names: str) -> str:
         """Version of the first of the named Python packages that is there; empty where none is."""

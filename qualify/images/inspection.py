@@ -17,6 +17,7 @@ from qualify.images.compose import OCI, labels_of
 from qualify.images.containers import Bind, ContainerSpec, Output, hand_over, run_to_end
 from qualify.images.contents import Contents, bill_of_materials
 from qualify.images.engine import engine_errors
+from qualify.images.files import list_files
 from qualify.images.identity import ImageIdentity
 from qualify.images.lock import ReleaseLock
 
@@ -90,7 +91,7 @@ def inspect_image(
     findings += [
         checks.check_vllm(contents, lock),
         checks.check_packages(contents, lock),
-        checks.check_baked_in(contents),
+        _baked_in(look, contents),
         _write_bill(contents, image, bundle),
         _plugin(look, contents),
     ]
@@ -191,6 +192,11 @@ def _write_bill(contents: Contents, image: ImageIdentity, bundle: Path) -> Findi
         return checks.untested(checks.SBOM, "The bill of materials names no Python package.", "sbom.cdx.json")
     counted = f"{len(contents.distributions)} Python and {len(contents.debian_packages)} Debian packages"
     return checks.good(checks.SBOM, f"The bill of materials names {counted}.", "sbom.cdx.json")
+
+
+def _baked_in(look: _Look, contents: Contents) -> Finding:
+    files = list_files(look.client, look.image.reference)
+    return checks.check_baked_in(files, contents.packaged_weights, look.environment())
 
 
 def _plugin(look: _Look, contents: Contents) -> Finding:

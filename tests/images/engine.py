@@ -1,5 +1,6 @@
 """A stand-in for the Docker SDK: remembers what it was asked, and answers as it is told."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ class FakeContainer:
     state: dict[str, Any] = field(default_factory=lambda: {"Status": "running", "Pid": 0})
     output: tuple[bytes, bytes] = (b"", b"")
     start_error: APIError | None = None
+    exported: bytes = b""
 
     @property
     def name(self) -> str:
@@ -53,6 +55,9 @@ class FakeContainer:
         if stream:
             return iter(self.output[:1])
         return (self.output[0] if stdout else b"") + (self.output[1] if stderr else b"")
+
+    def export(self) -> Iterator[bytes]:
+        return (self.exported[at : at + 1000] for at in range(0, len(self.exported), 1000))
 
     def remove(self, force: bool) -> None:
         assert force

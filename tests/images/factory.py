@@ -41,7 +41,7 @@ CONTENTS = Contents(
     plugins=("ds4_kernels",),
     pip_check_code=0,
     pip_check="No broken requirements found.",
-    baked_in=(),
+    packaged_weights=(),
 )
 IDENTITY = ImageIdentity(
     digest=DIGEST, reference=f"127.0.0.1:5000/staging/small@{DIGEST}", build_id=LOCK.build_id, labels=()

@@ -9,6 +9,7 @@ from qualify.images import checks
 from qualify.images.checks import ContractOutcome, FoundArchitectures
 from qualify.images.compose import labels_of
 from qualify.images.contents import bill_of_materials
+from qualify.images.files import ImageFile
 from tests.images.factory import CONTENTS, IDENTITY, LOCK, contents, lock
 
 
@@ -46,8 +47,8 @@ def test_packages(code, said, weight):
 
 
 def test_baked_in():
-    assert checks.check_baked_in(CONTENTS).weight is Weight.SATISFIED
-    finding = checks.check_baked_in(contents(baked_in=("/root/.netrc",)))
+    assert checks.check_baked_in((ImageFile("/etc/hosts", 1),), (), {}).weight is Weight.SATISFIED
+    finding = checks.check_baked_in((ImageFile("/root/.netrc", 1),), (), {})
     assert finding.weight is Weight.DEFECT
     assert finding.evidence == ("/root/.netrc",)
 

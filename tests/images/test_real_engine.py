@@ -14,6 +14,7 @@ from docker import DockerClient
 
 from qualify.errors import MachineryError
 from qualify.images.containers import HARNESS_LABEL, ContainerSpec, create, run_to_end, sweep
+from qualify.images.files import list_files, unwanted
 from qualify.images.identity import ImageIdentity
 from qualify.images.registry_process import Registry
 from qualify.images.staging import push
@@ -166,6 +167,25 @@ def test_container_without_network_reaches_nothing(engine, image):
         engine, ContainerSpec(image=image.reference, argv=("python3", "-c", text), role="net"), within_s=60
     )
     assert output.stdout.strip() == "[(1, 'lo')]"
+
+
+def test_what_only_root_may_read_is_seen_in_an_image(engine, tmp_path):
+    (tmp_path / "Dockerfile").write_text(
+        f"FROM {BASE}\nENV HF_TOKEN=x\n"
+        "RUN chmod 700 /root && echo x >/root/.netrc && mkdir -p /model"
+        " && head -c 2000000 /dev/zero >/model/a.safetensors && ln /model/a.safetensors /tmp/b.gguf\n"
+    )
+    built, _ = engine.images.build(path=str(tmp_path), network_mode="host", rm=True)
+    try:
+        files = list_files(engine, built.id)
+        assert unwanted(files, frozenset()) == ("/model/a.safetensors", "/root/.netrc", "/tmp/b.gguf")
+        base = list_files(engine, BASE)
+        assert len(base) > 1000
+        assert len(files) == len(base) + 3
+        assert unwanted(base, frozenset()) == ()
+    finally:
+        engine.images.remove(built.id, force=True)
+    assert not engine.containers.list(all=True, filters={"label": HARNESS_LABEL})
 
 
 def test_what_a_killed_harness_left_is_swept(engine, image, tmp_path):

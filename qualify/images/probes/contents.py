@@ -11,19 +11,7 @@ import sys
 from pathlib import Path
 
 _DPKG = "/var/lib/dpkg/status"
-_SKIPPED = {"/proc", "/sys", "/dev", "/tmp", "/qualify", "/model"}
 _WEIGHTS = (".safetensors", ".gguf", ".ckpt", ".pth")
-_SECRETS = {".netrc", ".npmrc", ".pypirc", ".git-credentials", "id_rsa", "id_ed25519", "id_ecdsa"}
-_SECRET_ENDS = (
-    ".docker/config.json",
-    ".aws/credentials",
-    ".kube/config",
-    ".huggingface/token",
-    ".p12",
-    ".pfx",
-)
-# Files from here on are no example in a package but somebody's weights.
-_WEIGHTS_BYTES = 1 << 20
 
 
 def distributions() -> list[tuple[str, str]]:
@@ -49,45 +37,16 @@ def debian_packages() -> list[tuple[str, str]]:
     return sorted(found)
 
 
-def baked_in() -> list[str]:
-    """Files that have no business in an image: credentials, private CAs, weights, download caches."""
-    found = []
-    packaged = weights_of_packages()
-    for folder, names, files in os.walk("/"):
-        names[:] = [name for name in names if os.path.join(folder, name) not in _SKIPPED]
-        for name in files:
-            path = os.path.join(folder, name)
-            if os.path.islink(path):
-                continue
-            if name in _SECRETS or path.endswith(_SECRET_ENDS) or _is_cache(path):
-                found.append(path)
-            if _is_weights(path) and path not in packaged:
-                found.append(path)
-            if path.startswith("/usr/local/share/ca-certificates/"):
-                found.append(path)
-    return sorted(found)
-
-
-def weights_of_packages() -> set[str]:
-    """Files that look like weights and belong to a Python package, which has them as constants."""
-    return {
-        str(file.locate())
-        for dist in importlib.metadata.distributions()
-        for file in dist.files or ()
-        if file.name.endswith(_WEIGHTS)
-    }
-
-
-def _is_cache(path: str) -> bool:
-    caches = ("/root/.cache/", "/home/", "/var/cache/apt/archives/", "/var/lib/apt/lists/")
-    inside = path.startswith(caches[0]) or (path.startswith(caches[1]) and "/.cache/" in path)
-    packages = path.startswith(caches[2]) and path.endswith(".deb")
-    lists = path.startswith(caches[3]) and "_dists_" in path
-    return inside or packages or lists
-
-
-def _is_weights(path: str) -> bool:
-    return path.endswith(_WEIGHTS) and os.path.getsize(path) >= _WEIGHTS_BYTES
+def packaged_weights() -> list[str]:
+    """Files that look like weights and belong to a Python package, which has them as constants; sorted."""
+    return sorted(
+        {
+            os.path.realpath(str(file.locate()))
+            for dist in importlib.metadata.distributions()
+            for file in dist.files or ()
+            if file.name.endswith(_WEIGHTS)
+        }
+    )
 
 
 def pip_check() -> tuple[int, str]:
@@ -124,7 +83,7 @@ def main() -> None:
                 "plugins": sorted(point.name for point in points),
                 "pip_check_code": code,
                 "pip_check": said,
-                "baked_in": baked_in(),
+                "packaged_weights": packaged_weights(),
             }
         )
     )
