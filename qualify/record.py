@@ -185,3 +185,8 @@ class RunRecord:
     max_model_len: int | None = None
     compress_ratio: int | None = None
     bos_token_id: int | None = None
+
+    @property
+    def expected_arms(self) -> tuple[Arm, ...]:
+        """The arms that must have served, in that order; the control only where it is configured."""
+        return tuple(arm for arm in Arm if arm is not Arm.CONTROL or self.control_configured)

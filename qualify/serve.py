@@ -29,11 +29,10 @@ from qualify.serving.session import Session, Use
 from qualify.serving.together import ArmServer, serve_alone, serve_together
 from qualify.traffic.driver import DriveEnd, DriveProgress, drive_run
 from qualify.traffic.forced import forced_tokens
-from qualify.transcript import Arm, Decode, RunKey
+from qualify.transcript import Arm, Decode, RunKey, planned_runs
 
 _LOG = "server.log"
 _LOG_BESIDE = "server-beside.log"
-_FREE_RUNS_AT_LEAST = 2  # two runs are what a floor can be read from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +156,8 @@ def _prepare(stage: Stage, arm: Arm, directory: Path) -> Callable[[Server], Awai
 def _drive(stage: Stage, arm: Arm, directory: Path) -> Use:
     async def drive(server: Server) -> str | None:
         async with sampled(server, directory) as sampler:
-            for key in runs_of(stage.inputs, stage.planned, arm):
+            ways = {way for scenario in stage.inputs.scenarios for way in scenario.decode}
+            for key in planned_runs(arm, ways, stage.planned.plan.baseline_forced_runs):
                 shown = _Drive(stage.progress, sampler)
                 outcome = await drive_run(
                     key,
@@ -178,29 +178,6 @@ def _drive(stage: Stage, arm: Arm, directory: Path) -> Use:
         return None
 
     return drive
-
-
-def runs_of(inputs: Inputs, planned: Planned, arm: Arm) -> list[RunKey]:
-    """The runs that an arm is driven with, in order: free first, since its tokens are what is forced.
-
-    Args:
-        inputs: The scenarios.
-        planned: How often the baseline is forced.
-        arm: The arm.
-
-    Returns:
-        One free run, then the forced ones where any scenario has them, then one of requests alone; not of the
-        control, whose fault is known. Where no scenario is forced, the baseline decodes freely as often as it
-        would have been forced.
-    """
-    forced = any("forced" in scenario.decode for scenario in inputs.scenarios)
-    alone = arm is not Arm.CONTROL and any("alone" in scenario.decode for scenario in inputs.scenarios)
-    repeats = planned.plan.baseline_forced_runs if arm is Arm.BASELINE else 1
-    # where nothing is forced, the floor is how far the baseline's free runs are apart
-    free = 1 if forced or arm is not Arm.BASELINE else max(repeats, _FREE_RUNS_AT_LEAST)
-    runs = [RunKey(arm, Decode.FREE, number + 1) for number in range(free)]
-    runs += [RunKey(arm, Decode.FORCED, number + 1) for number in range(repeats if forced else 0)]
-    return runs + ([RunKey(arm, Decode.ALONE, 1)] if alone else [])
 
 
 def _forced(bundle: Bundle) -> dict[str, tuple[int, ...]]:

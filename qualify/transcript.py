@@ -8,7 +8,7 @@ vLLM's own server sends for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -53,6 +53,33 @@ class RunKey:
 
     def __str__(self) -> str:
         return f"{self.arm}.{self.decode}.run{self.number}"
+
+
+def planned_runs(arm: Arm, ways: Collection[str], repeats: int) -> list[RunKey]:
+    """The runs that an arm is driven with, in order: free first, since its tokens are what is forced.
+
+    Args:
+        arm: The arm.
+        ways: Ways of decoding that any scenario asks for.
+        repeats: How often the baseline is forced; the other arms are forced once.
+
+    Returns:
+        One free run, then the forced ones, then one of requests alone; none alone of the control, whose fault
+        is known. Where nothing is forced, the floor is how far the baseline's free runs are apart: then it
+        decodes freely as often as it would have been forced, and at least twice.
+    """
+    baseline, forced = arm is Arm.BASELINE, Decode.FORCED in ways
+    counts = {
+        Decode.FREE: max(repeats, 2) if baseline and not forced else 1,
+        Decode.FORCED: repeats if baseline else 1,
+        Decode.ALONE: 0 if arm is Arm.CONTROL else 1,
+    }
+    return [
+        RunKey(arm, way, number + 1)
+        for way, count in counts.items()
+        if way in ways
+        for number in range(count)
+    ]
 
 
 @dataclass(frozen=True, slots=True)

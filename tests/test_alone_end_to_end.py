@@ -37,3 +37,6 @@ def test_a_right_server_qualifies_and_says_what_was_sent_alone(project: Project)
     assert (project.bundle() / "arms/baseline/alone.run1.jsonl.gz").exists()
     assert project.read("plan.json")["bos_token_id"] == 0
     assert not (project.bundle() / "arms/control/alone.run1.jsonl.gz").exists()
+    junit = (project.bundle() / "junit.xml").read_text()
+    assert 'errors="0"' in junit
+    assert "<error" not in junit

@@ -26,9 +26,8 @@ OTHERWISE: Mapping[ArmState, str] = {
 
 def check_arms(record: RunRecord) -> list[Finding]:
     """One finding for each configured arm that did not serve to the end, and a note where it was repeated."""
-    arms = [Arm.BASELINE, Arm.CANDIDATE] + ([Arm.CONTROL] if record.control_configured else [])
     findings = []
-    for arm in arms:
+    for arm in record.expected_arms:
         entry = record.arms.get(arm) or ArmRecord(arm=arm, state=ArmState.NOT_STARTED)
         if entry.beside:
             findings.append(_repeated(entry))

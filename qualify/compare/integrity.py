@@ -8,7 +8,7 @@ from qualify.compare.inspect import Flaws, too_short, usable
 from qualify.findings import Finding, Weight
 from qualify.record import ArmState, ExpectedRequest, RunRecord
 from qualify.runtable import RequestHead, RunTable
-from qualify.transcript import Arm, Decode, RunKey
+from qualify.transcript import Arm, Decode, RunKey, planned_runs
 
 OWN_DOING = frozenset({ArmState.SERVED, ArmState.DIED, ArmState.HUNG})
 """States of an arm in which a failed request is the server's own doing."""
@@ -46,24 +46,15 @@ def check_compared(record: RunRecord, decode: Decode, compared: Iterable[str]) -
 def required_runs(record: RunRecord, forced_runs: int) -> tuple[RunKey, ...]:
     """Runs that the plan asked for.
 
-    With forced decoding the floor comes from the baseline's forced runs and one free run gives the tokens to
-    force; without it the baseline must have decoded freely at least twice.
-
     Args:
         record: The run record.
         forced_runs: Forced runs of the baseline that the policy asks for.
+
+    Returns:
+        Their keys, arm by arm.
     """
     ways = {way for scenario in record.scenarios for way in scenario.decode_ways}
-    arms = [Arm.CANDIDATE] + ([Arm.CONTROL] if record.control_configured else [])
-    keys = []
-    for way in sorted(ways):
-        if way == Decode.ALONE:
-            keys += [RunKey(arm, Decode.ALONE, 1) for arm in (Arm.BASELINE, Arm.CANDIDATE)]
-            continue
-        count = forced_runs if way == Decode.FORCED else (1 if Decode.FORCED in ways else 2)
-        keys += [RunKey(Arm.BASELINE, Decode(way), number) for number in range(1, count + 1)]
-        keys += [RunKey(arm, Decode(way), 1) for arm in arms]
-    return tuple(keys)
+    return tuple(key for arm in record.expected_arms for key in planned_runs(arm, ways, forced_runs))
 
 
 def check_runs(record: RunRecord, required: Iterable[RunKey], flaws: Mapping[RunKey, Flaws]) -> list[Finding]:

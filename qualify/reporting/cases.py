@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from qualify.compare.integrity import expected_in
+from qualify.compare.integrity import expected_in, required_runs
 from qualify.findings import CoverageCell, Finding, Result, Verdict, Weight
 from qualify.images.checks import contract_rule
 from qualify.record import ArmState, RunRecord, ScenarioExpectation
 from qualify.reporting.coverage import Standing, full_name, standing
-from qualify.transcript import Arm, Decode, RunKey
+from qualify.transcript import Arm
 
 _CONTRACT = contract_rule("")
 _ARM_RULES = frozenset({"arm-state", "start-up"})
@@ -89,8 +89,7 @@ def cases(verdict: Verdict, record: RunRecord) -> tuple[Case, ...]:
 
 
 def _requirements(verdict: Verdict, record: RunRecord) -> list[Case]:
-    arms = [Arm.BASELINE, Arm.CANDIDATE] + ([Arm.CONTROL] if record.control_configured else [])
-    found = [_arm(verdict, record, arm) for arm in arms]
+    found = [_arm(verdict, record, arm) for arm in record.expected_arms]
     found.append(_compared(verdict, "floor", "the baseline's noise is known"))
     found.append(_compared(verdict, "divergence", "the candidate differs no more than the baseline's noise"))
     cells = [cell for cell in verdict.coverage if cell.satisfied is not None]
@@ -202,21 +201,15 @@ def _about(finding: Finding, scenario: ScenarioExpectation) -> bool:
 
 def _unanswered(record: RunRecord, scenario: ScenarioExpectation) -> list[str]:
     """For each run that must have driven a scenario and did not to the end, a sentence."""
-    arms = [Arm.BASELINE, Arm.CANDIDATE] + ([Arm.CONTROL] if record.control_configured else [])
-    keys = {key for key in record.runs if key.decode in scenario.decode_ways}
-    keys |= {RunKey(arm, way, 1) for arm in arms for way in _ways(scenario)}
+    keys = {*record.runs, *required_runs(record, 1)}
     said = []
-    for key in sorted(keys, key=str):
+    for key in sorted((key for key in keys if key.decode in scenario.decode_ways), key=str):
         expected = {name for name, item in expected_in(record, key).items() if item.scenario == scenario.name}
         run = record.runs.get(key)
         whole = {head.request_id for head in run.heads if head.complete} if run else set()
         if left := expected - whole:
             said.append(f"{key}: {len(left)} of {len(expected)} requests without a complete answer")
     return said
-
-
-def _ways(scenario: ScenarioExpectation) -> Iterable[Decode]:
-    return (Decode(way) for way in scenario.decode_ways)
 
 
 def _distinct(found: Sequence[Case]) -> Iterable[Case]:

@@ -14,8 +14,9 @@ from qualify.findings import Weight
 from qualify.gate import judge
 from qualify.record import ArmState, RunRecord
 from qualify.reporting.junit import junit
-from qualify.transcript import Arm
-from tests.judgefactory import POLICY, with_arm, without_runs
+from qualify.transcript import Arm, Decode
+from tests.compare.test_alone import served as served_alone
+from tests.judgefactory import POLICY, no_fault, with_arm, without_runs
 from tests.reporting.judged import HOSTILE, RECORDS, SHA256, contract, good, judged
 
 SCHEMA = etree.XMLSchema(file=str(Path(__file__).parent / "schemas/junit-10.xsd"))
@@ -90,6 +91,20 @@ def test_of_a_qualified_run_every_case_passes() -> None:
     assert set(found.values()) == {"passed"}
     assert found["qualify.scenario", "mixed"] == "passed"
     assert found["qualify.requirement", "the control is caught in mixed"] == "passed"
+
+
+def test_of_a_qualified_run_with_requests_sent_alone_every_case_passes() -> None:
+    found = of(served_alone(no_fault, no_fault))
+    assert set(found.values()) == {"passed"}
+    assert found["qualify.scenario", "eight"] == "passed"
+
+
+def test_a_scenario_whose_requests_lack_an_answer_alone_is_an_error() -> None:
+    record = served_alone(no_fault, no_fault)
+    lacking = replace(
+        record, runs={key: run for key, run in record.runs.items() if key.decode is not Decode.ALONE}
+    )
+    assert of(lacking)["qualify.scenario", "eight"] == "error"
 
 
 def test_a_defect_fails_the_scenarios_that_it_hits_and_no_other() -> None:
