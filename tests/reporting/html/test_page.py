@@ -7,13 +7,16 @@ import hashlib
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from qualify.compare.rows import UNKNOWN
 from qualify.findings import CoverageCell, Finding, Result, Weight
 from qualify.record import ArmRecord, ArmState, ResolvedConfiguration, RunRecord
 from qualify.reporting.html.measured import measure
 from qualify.reporting.html.page import html_report
+from qualify.reporting.html.plots.common import log_scale
 from qualify.reporting.html.tables import nats, share
 from qualify.reporting.html.tokens import MOST_LINES, token_view
 from qualify.reporting.material import Material
@@ -251,6 +254,28 @@ def test_distances_lie_where_they_were_computed():
     assert set(candidate.batch[computed].tolist()) == {10}
     assert candidate.seconds.min() == 1.0
     assert candidate.seconds.max() == 2.0
+
+
+@pytest.mark.parametrize(
+    ("candidate", "control"), [(1e-7, None), (1e-7, 1e-5), (1e-6, 1.5)], ids=["alone", "weak", "usual"]
+)
+def test_however_small_a_difference_is_it_is_drawn_and_not_as_zero(tmp_path, candidate, control):
+    record = build(
+        EXACT,
+        candidate=lambda row, token: candidate if row == 3 and token > 3 else 0.0,
+        control=None if control is None else lambda row, token: control if row and token else 0.0,
+    )
+    made = material(record, tmp_path)
+    assert made.verdict.result is Result.REJECTED
+    assert 0 < made.verdict.comparison.arms[0].spread.largest < 1e-9
+    assert "candidate: 292 of 320 positions exactly 0" in " ".join(Page(html_report(made)).text.split())
+
+
+def test_only_exact_zeros_are_drawn_on_their_line():
+    values = np.array([1.5e-12, 0.0, 2.58])
+    scale = log_scale(Figure().subplots(), [values], "nats")
+    assert (scale.place(values) == scale.zero).tolist() == [False, True, False]
+    assert scale.place(values[::2]).tolist() == values[::2].tolist()
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.0, "0"), (1e-12, "1e-12"), (0.0123456, "0.0123")])

@@ -64,7 +64,7 @@ class Scale:
 
     def place(self, values: Nats) -> Nats:
         """Where values are drawn: exact zeros, and only these, on their line."""
-        return np.where(values > 0, np.maximum(values, self.zero), self.zero)
+        return np.where(values > 0, values, self.zero)
 
 
 def log_scale(axes: Axes, values: Sequence[Nats], what: str) -> Scale:
@@ -77,7 +77,7 @@ def log_scale(axes: Axes, values: Sequence[Nats], what: str) -> Scale:
     """
     together = np.concatenate([np.asarray(each, dtype=np.float64) for each in values])
     positive = together[together > 0]
-    low = 10.0 ** np.floor(np.log10(max(positive.min(), 1e-9))) if len(positive) else 1e-4
+    low = 10.0 ** np.floor(np.log10(positive.min())) if len(positive) else 1e-4
     high = 10.0 ** np.ceil(np.log10(positive.max()) + 0.02) if len(positive) else 1.0
     scale = Scale(low / 3)
     axes.set_yscale("log")

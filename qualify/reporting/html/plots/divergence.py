@@ -22,7 +22,7 @@ def distributions(measured: Measured) -> Plot | None:
         return None
     positive = np.concatenate([values[values > 0] for _, values in spreads])
     low, high = (positive.min(), positive.max()) if len(positive) else (1e-4, 1.0)
-    edges = np.logspace(np.floor(np.log10(max(low, 1e-9))), np.ceil(np.log10(high) + 1e-9), 41)
+    edges = np.logspace(np.floor(np.log10(low)), np.ceil(np.log10(high) + 1e-9), 41)
     drawn = figure(20 + 92 * len(spreads))
     axes = drawn.subplots(len(spreads), 2, width_ratios=(1, 6), squeeze=False)
     for (zero, rest), (name, values) in zip(axes, spreads, strict=True):
@@ -90,11 +90,14 @@ def over_time(measured: Measured) -> Plot | None:
         points.append((series.name, edges[:-1][some], peak[some]))
     drawn = figure(210)
     axes = drawn.subplots()
-    scale = log_scale(axes, [values for *_, values in points] + [measured.floor], "largest divergence, nats")
+    floor = float(measured.floor.max(initial=0.0))
+    scale = log_scale(
+        axes, [*(values for *_, values in points), np.array([floor])], "largest divergence, nats"
+    )
     for name, at, values in points:
         ink = str(INKS[name])
         axes.plot(at, scale.place(values), ls="none", marker=MARKS[name], ms=5, color=ink, label=name)
-    floor_line(axes, scale, float(measured.floor.max(initial=0.0)), "floor, its largest")
+    floor_line(axes, scale, floor, "floor, its largest")
     axes.set_xlabel("seconds since the run began")
     legend_above(axes)
     lines = [
@@ -143,11 +146,12 @@ def by_batch(measured: Measured) -> Plot | None:
         points.append((series.name, sizes, _means(series, sizes)))
     drawn = figure(210)
     axes = drawn.subplots()
-    scale = log_scale(axes, [values for *_, values in points] + [measured.floor], "mean divergence, nats")
+    floor = float(measured.floor.mean()) if len(measured.floor) else 0.0
+    scale = log_scale(axes, [*(values for *_, values in points), np.array([floor])], "mean divergence, nats")
     for name, sizes, means in points:
         ink = str(INKS[name])
         axes.plot(sizes, scale.place(means), ls="none", marker=MARKS[name], ms=6, color=ink, label=name)
-    floor_line(axes, scale, float(measured.floor.mean()) if len(measured.floor) else 0.0, "floor, its mean")
+    floor_line(axes, scale, floor, "floor, its mean")
     axes.xaxis.set_major_locator(MaxNLocator(12, integer=True))
     axes.set_xlabel("rows in the decode step")
     legend_above(axes)
