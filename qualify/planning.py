@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from qualify import __version__
 from qualify.errors import MachineryError, UsageError
 from qualify.evidence.digests import (
     Distributions,
@@ -15,9 +14,9 @@ from qualify.evidence.digests import (
     read_distributions,
     sha256_bytes,
     sha256_directory,
-    sha256_file,
     sha256_value,
 )
+from qualify.harness import harness_sha256
 from qualify.images.stage import Composed, model_in_image
 from qualify.inputs import Inputs
 from qualify.plan import UNBOUND, Plan, PlannedArm
@@ -123,7 +122,7 @@ def _pinned(
         "requests": [scenario.requests for scenario in scenarios],
         "baseline_forced_runs": inputs.policy.floor.baseline_forced_runs,
         "baseline": arms[0].argv + tuple(f"{name}={value}" for name, value in arms[0].environment),
-        "harness": _harness_sha256(),
+        "harness": harness_sha256(),
     }
     if image is not None:
         limits = inputs.release.serving.container.model_dump(mode="json")
@@ -233,20 +232,6 @@ def _scope(
         changed = ", ".join(path for path, _ in distributions.modified[:5])
         scope["modified after installation"] = f"{len(distributions.modified)}: {changed}"
     return tuple(sorted(scope.items()))
-
-
-def _harness_sha256() -> str:
-    """Digest of the code that drives servers: its change makes old transcripts stale."""
-    here = Path(__file__).parent
-    return sha256_value(
-        [
-            __version__,
-            sha256_directory(here / "serving", "*.py"),
-            sha256_directory(here / "traffic", "*.py"),
-            sha256_directory(here / "scenario", "*.py"),
-            sha256_file(here / "transcript.py"),
-        ]
-    )
 
 
 def _model(

@@ -46,6 +46,12 @@ def test_only_what_changed_is_served_again(project, changes, arms):
     assert changed_arms(before, plan(project)) == arms
 
 
+def test_other_code_of_the_harness_serves_every_arm_again(project, monkeypatch):
+    before = plan(project)
+    monkeypatch.setattr("qualify.planning.harness_sha256", lambda: "other")
+    assert changed_arms(before, plan(project)) == set(Arm)
+
+
 def test_policy_is_in_the_plan_but_asks_for_no_serving(project):
     before = plan(project)
     file = project.root / "policy.yaml"
