@@ -219,12 +219,13 @@ def run_to_end(client: DockerClient, spec: ContainerSpec, *, within_s: float) ->
         MachineryError: It could not be started, or did not end in time.
     """
     with _started(client, spec) as container:
-        try:
-            container.wait(timeout=within_s)
-        except (ReadTimeout, NoAnswerError) as error:
-            raise MachineryError(
-                f"{spec.role}: not done after {within_s:.0f} s in a container of {spec.image}"
-            ) from error
+        with engine_errors(f"wait for container {container.name}"):
+            try:
+                container.wait(timeout=within_s)
+            except (ReadTimeout, NoAnswerError) as error:
+                raise MachineryError(
+                    f"{spec.role}: not done after {within_s:.0f} s in a container of {spec.image}"
+                ) from error
         with engine_errors(f"read the output of container {container.name}"):
             container.reload()
             state = container.attrs["State"]

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import docker
 from docker import DockerClient
-from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound, StreamParseError
 from docker.models.images import Image as EngineImage
 from requests.exceptions import RequestException
+from urllib3.exceptions import HTTPError
 
 from qualify.errors import MachineryError, UsageError
 from qualify.images.lock import LockedBase
@@ -20,6 +21,8 @@ _START_IT = (
     "`python -m qualify.images.local_engine -- COMMAND` (as root)."
 )
 _FULL = "no space left on device"
+ENGINE_ERRORS = (DockerException, RequestException, HTTPError, StreamParseError)
+"""What the SDK raises where the engine refuses or fails: streams come straight from urllib3."""
 
 
 def connect() -> DockerClient:
@@ -34,7 +37,7 @@ def connect() -> DockerClient:
     try:
         client = docker.from_env(timeout=_TIMEOUT_S)
         client.ping()
-    except (DockerException, RequestException) as error:
+    except ENGINE_ERRORS as error:
         raise MachineryError(f"no Docker engine answers: {error}", advice=_START_IT) from error
     return client
 
@@ -55,7 +58,7 @@ def engine_errors(doing: str) -> Iterator[None]:
         raise MachineryError(
             f"{doing}: {error.explanation or error}", advice=advice_for(str(error))
         ) from error
-    except (DockerException, RequestException) as error:
+    except ENGINE_ERRORS as error:
         raise MachineryError(f"{doing}: {error}", advice=_START_IT) from error
 
 

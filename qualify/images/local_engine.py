@@ -22,11 +22,10 @@ from pathlib import Path
 
 import docker
 import psutil
-from docker.errors import DockerException
-from requests.exceptions import RequestException
 
 from qualify.errors import ExitCode, MachineryError, QualifyError
 from qualify.images.children import start_child, stop
+from qualify.images.engine import ENGINE_ERRORS
 from qualify.images.registry_process import local_registry
 
 REGISTRY_VARIABLE = "QUALIFY_REGISTRY"
@@ -122,7 +121,7 @@ def _answers(host: str) -> bool:
     try:
         with contextlib.closing(docker.DockerClient(base_url=host, timeout=5)) as client:
             return bool(client.ping())
-    except (DockerException, RequestException):
+    except ENGINE_ERRORS:
         return False
 
 

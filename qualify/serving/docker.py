@@ -12,12 +12,11 @@ from pathlib import Path
 
 import psutil
 from docker import DockerClient
-from docker.errors import APIError, DockerException, NotFound
+from docker.errors import NotFound
 from docker.models.containers import Container
-from requests.exceptions import RequestException
 
 from qualify.images.containers import Bind, ContainerSpec, create, hand_over, remove, start, sweep
-from qualify.images.engine import connect
+from qualify.images.engine import ENGINE_ERRORS, connect
 from qualify.loopback import HOST
 from qualify.release import Container as Limits
 from qualify.serving.arms import ServerCommand
@@ -33,6 +32,9 @@ _GIB, _MIB = 2**30, 2**20
 # A shell's and an init's way of saying that a signal ended the program.
 _SIGNALLED = 128
 _LOG_ENDS_WITHIN_S = 5.0
+_LOOK_EVERY_S = 0.2
+_AGAIN_AFTER_S = 1.0
+_LOG_IS_LOST = b"\nqualify: the engine did not send the rest of this log\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,12 +155,16 @@ class DockerServer(LoggedToFile):
         self._url = url
         self._log = log
         self._stop_within_s = stop_within_s
+        self._state: dict[str, object] = {}
         self._exit: Exit | None = None
+        self._closing = threading.Event()
         self._oom_kills = oom_kills()
         self.watch = WorkerWatch(self._members)
-        self._follower = threading.Thread(target=self._follow, name=f"log of {container.name}", daemon=True)
         self._log.write_bytes(b"")
+        self._follower = threading.Thread(target=self._follow, name=f"log of {container.name}", daemon=True)
         self._follower.start()
+        # The engine may answer late: whoever asks `ended` beside traffic must not wait for it.
+        threading.Thread(target=self._look, name=f"state of {container.name}", daemon=True).start()
 
     @property
     def url(self) -> str:
@@ -186,9 +192,9 @@ class DockerServer(LoggedToFile):
         return self.watch.peak_rss_bytes or None
 
     def ended(self) -> Exit | None:
-        """What was seen of its end; None while the container and all known workers run."""
+        """What was last seen of its end; None while the container and all known workers run."""
         if self._exit is None:
-            self._exit = self._seen()
+            self._exit = exit_of(self._state, self.watch.lost())
         if self._exit is not None:
             return self._exit
         self.watch.sample()
@@ -199,14 +205,17 @@ class DockerServer(LoggedToFile):
             else Exit(returncode=None, lost_child=lost, out_of_memory=oom_kills() > self._oom_kills)
         )
 
-    def _seen(self) -> Exit | None:
-        try:
-            self._container.reload()
-        except NotFound:
-            return Exit(returncode=-signal.SIGKILL)  # somebody else has removed the container
-        except (DockerException, RequestException):
-            return None  # an engine that does not answer says nothing of the server
-        return exit_of(self._container.attrs["State"], self.watch.lost())
+    def _look(self) -> None:
+        """Asks the engine for the container's state, until it has ended or is being stopped."""
+        while not self._closing.is_set() and self._exit is None:
+            # an engine that does not answer says nothing of the server
+            with contextlib.suppress(*ENGINE_ERRORS):
+                try:
+                    self._container.reload()
+                    self._state = self._container.attrs["State"]
+                except NotFound:  # somebody has removed the container
+                    self._state = {"Status": "dead", "ExitCode": _SIGNALLED + signal.SIGKILL}
+            self._closing.wait(_LOOK_EVERY_S)
 
     def _members(self) -> list[int]:
         """The container's processes as this machine sees them; none where the engine is elsewhere."""
@@ -220,10 +229,23 @@ class DockerServer(LoggedToFile):
             return []
 
     def _follow(self) -> None:
-        with self._log.open("wb") as log, contextlib.suppress(DockerException, RequestException):
-            for piece in self._container.logs(stream=True, follow=True):
-                log.write(piece)
-                log.flush()
+        with self._log.open("wb") as log, contextlib.suppress(NotFound):
+            while True:
+                last_try = self._closing.is_set()
+                skip = log.tell()  # where it broke off, it is sent from its first byte again
+                try:
+                    for piece in self._container.logs(stream=True, follow=True):
+                        log.write(piece[skip:])
+                        log.flush()
+                        skip = max(0, skip - len(piece))
+                    return
+                except NotFound:
+                    raise
+                except ENGINE_ERRORS:
+                    if last_try:
+                        log.write(_LOG_IS_LOST)
+                        return
+                self._closing.wait(_AGAIN_AFTER_S)
 
     async def stop(self) -> None:
         """SIGTERM; after `stop_within_s`, SIGKILL; then the container is removed.
@@ -231,16 +253,17 @@ class DockerServer(LoggedToFile):
         Raises:
             MachineryError: The engine cannot end or remove it.
         """
-        try:
-            await asyncio.to_thread(self._stop)
-        finally:
-            remove(self._container)
+        await asyncio.to_thread(self._stop)
 
     def _stop(self) -> None:
-        with contextlib.suppress(NotFound, APIError, RequestException):
-            # what cannot be stopped in an orderly way is removed by force right after
-            self._container.stop(timeout=max(1, round(self._stop_within_s)))
-        self._follower.join(_LOG_ENDS_WITHIN_S)
+        self._closing.set()
+        try:
+            with contextlib.suppress(*ENGINE_ERRORS):
+                # what cannot be stopped in an orderly way is removed by force right after
+                self._container.stop(timeout=max(1, round(self._stop_within_s)))
+            self._follower.join(_LOG_ENDS_WITHIN_S)
+        finally:
+            remove(self._container)
 
 
 def exit_of(state: dict[str, object], lost: str | None) -> Exit | None:

@@ -1,11 +1,12 @@
 """A stand-in for the Docker SDK: remembers what it was asked, and answers as it is told."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from docker.errors import APIError, ImageNotFound
 from requests import Response
+from urllib3.exceptions import ProtocolError
 
 
 def api_error(status: int, message: str) -> APIError:
@@ -23,6 +24,9 @@ class FakeContainer:
     output: tuple[bytes, bytes] = (b"", b"")
     start_error: APIError | None = None
     exported: bytes = b""
+    # what the engine does before it answers, and after how many pieces of the log it breaks off, time by time
+    before_reload: Callable[[], None] = lambda: None
+    log_breaks: list[int] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -41,6 +45,7 @@ class FakeContainer:
             raise self.start_error
 
     def reload(self) -> None:
+        self.before_reload()
         if self not in self.engine.containers.made:
             raise_gone(self.name)
 
@@ -53,8 +58,14 @@ class FakeContainer:
 
     def logs(self, stdout: bool = True, stderr: bool = True, stream: bool = False, follow: bool = False):
         if stream:
-            return iter(self.output[:1])
+            return self._log_pieces(self.log_breaks.pop(0) if self.log_breaks else None)
         return (self.output[0] if stdout else b"") + (self.output[1] if stderr else b"")
+
+    def _log_pieces(self, breaks_after: int | None) -> Iterator[bytes]:
+        for number, piece in enumerate(self.output[0].splitlines(keepends=True)):
+            if number == breaks_after:
+                raise ProtocolError("Connection broken: IncompleteRead(0 bytes read)")
+            yield piece
 
     def export(self) -> Iterator[bytes]:
         return (self.exported[at : at + 1000] for at in range(0, len(self.exported), 1000))

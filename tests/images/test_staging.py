@@ -1,6 +1,8 @@
 """Pushing: errors come as events, and the digest is read back."""
 
 import pytest
+from docker.errors import StreamParseError
+from urllib3.exceptions import ProtocolError, ReadTimeoutError
 
 from qualify.errors import MachineryError, UsageError
 from qualify.images.engine import find_base
@@ -45,6 +47,25 @@ def test_image_is_known_by_what_the_registry_holds():
 def test_push_errors_are_not_overlooked(message, said):
     with pytest.raises(MachineryError, match=said):
         pushed(engine({"status": "Pushing"}, {"error": message}))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ProtocolError("Connection broken: InvalidChunkLength"),
+        ReadTimeoutError(None, "/push", "Read timed out."),  # type: ignore[arg-type]
+        StreamParseError(ValueError("Expecting value")),
+    ],
+)
+def test_engine_that_dies_in_mid_push_is_the_machines_trouble(error):
+    def events():
+        yield {"status": "Pushing"}
+        raise error
+
+    fake = engine()
+    fake.api.events = events()
+    with pytest.raises(MachineryError, match=r"push 127\.0\.0\.1:5000/staging/small"):
+        pushed(fake)
 
 
 @pytest.mark.parametrize("held", ["sha256:" + "e" * 64, ""])

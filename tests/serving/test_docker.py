@@ -1,5 +1,7 @@
 """The container of an arm, on a stand-in for the engine; on a real one: tests/images/test_real_engine.py."""
 
+import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from qualify.errors import MachineryError
 from qualify.images.containers import HARNESS_LABEL
 from qualify.record import ArmState
 from qualify.release import Container
+from qualify.serving import docker
 from qualify.serving.arms import ServerCommand
 from qualify.serving.docker import DockerLauncher, DockerServer, Serving, exit_of
 from qualify.serving.endings import classify
@@ -69,10 +72,53 @@ async def test_container_that_somebody_removed_was_killed(tmp_path):
     engine = FakeEngine()
     server = await started(engine, tmp_path)
     engine.containers.made.clear()
-    seen = server.ended()
-    assert seen is not None
+    while (seen := server.ended()) is None:
+        await asyncio.sleep(0.01)
     assert classify(seen, (), ready=True).state is ArmState.KILLED
     await server.stop()
+
+
+async def test_engine_that_answers_late_holds_nobody_up(tmp_path):
+    asked, answers = threading.Event(), threading.Event()
+    answered = []
+
+    def late() -> None:
+        asked.set()
+        answered.append(answers.wait(5))
+
+    engine = FakeEngine()
+    engine.containers.changes = {"before_reload": late}
+    server = await started(engine, tmp_path)
+    assert await asyncio.to_thread(asked.wait, 5)
+    assert server.ended() is None
+    assert not answered
+    engine.containers.made[0].state = {"Status": "exited", "ExitCode": 139, "OOMKilled": False}
+    answers.set()
+    while (seen := server.ended()) is None:
+        await asyncio.sleep(0.01)
+    assert seen.returncode == -11
+    await server.stop()
+
+
+@pytest.mark.parametrize("breaks", [[0], [2], [1, 2, 0]])
+async def test_log_that_broke_off_is_read_on(tmp_path, monkeypatch, breaks):
+    monkeypatch.setattr(docker, "_AGAIN_AFTER_S", 0.01)
+    engine = FakeEngine()
+    engine.containers.changes = {"output": (b"one\ntwo\nthree\n", b""), "log_breaks": breaks}
+    server = await started(engine, tmp_path)
+    log = tmp_path / "arms/candidate/server.log"
+    while breaks or b"three" not in log.read_bytes():
+        await asyncio.sleep(0.01)
+    await server.stop()
+    assert log.read_bytes() == b"one\ntwo\nthree\n"
+
+
+async def test_log_of_which_the_rest_is_lost_says_so(tmp_path):
+    engine = FakeEngine()
+    engine.containers.changes = {"output": (b"one\ntwo\n", b""), "log_breaks": [1] * 9}
+    server = await started(engine, tmp_path)
+    await server.stop()
+    assert server.log_tail() == ("one", "qualify: the engine did not send the rest of this log")
 
 
 def test_failed_start_leaves_nothing(tmp_path):
