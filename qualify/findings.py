@@ -15,7 +15,7 @@ class Weight(StrEnum):
 
     DEFECT = "defect"  # the candidate is wrong: rejects
     UNTESTED = "untested"  # evidence is missing or not good enough: at best inconclusive
-    WAIVED = "waived"  # a defect or gap that the policy accepts for now
+    WAIVED = "waived"  # a defect that the policy accepts for now
     NOTE = "note"  # worth knowing, changes nothing
     SATISFIED = "satisfied"  # a requirement that was met
 
@@ -25,7 +25,7 @@ class Finding:
     """One thing observed that counts for or against the release.
 
     Attributes:
-        rule: Name of the rule that found it, e.g. ``divergence``, ``start-up``, ``control-caught``.
+        rule: Name of the rule that found it, e.g. ``divergence``, ``start-up``, ``control``.
         weight: What it means for the release.
         summary: One plain sentence.
         advice: What to do about it; empty where nothing is to be done.
@@ -64,6 +64,9 @@ class Result(StrEnum):
         }[self]
 
 
+COVERAGE = "coverage"
+"""Rule of the findings that tell which required cells were not reached."""
+
 NOT_MEASURED = "not measured"
 """What a cell of the coverage table says was reached where nothing was measured."""
 
@@ -92,6 +95,22 @@ class CoverageCell:
     how: str = ""
     scenario: str | None = None
     kind: str = ""
+
+    @property
+    def shortfall(self) -> str:
+        """The sentence that the finding says which tells that the cell was not reached."""
+        where = f" in scenario {self.scenario}" if self.scenario else ""
+        return f"Coverage: {self.name}: {self.reached}; required {self.required}{where}."
+
+
+def is_shortfall_of(finding: Finding, cell: CoverageCell) -> bool:
+    """True where a finding tells that this cell was not reached.
+
+    Args:
+        finding: A finding of the verdict that the cell belongs to.
+        cell: A cell of its coverage table.
+    """
+    return finding.rule == COVERAGE and finding.summary == cell.shortfall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

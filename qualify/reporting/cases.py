@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from qualify.compare.integrity import expected_in, required_runs
-from qualify.findings import CoverageCell, Finding, Result, Verdict, Weight
+from qualify.findings import CoverageCell, Finding, Result, Verdict, Weight, is_shortfall_of
 from qualify.images.checks import contract_rule
 from qualify.record import ArmState, RunRecord, ScenarioExpectation
 from qualify.reporting.coverage import Standing, full_name, standing
@@ -94,8 +94,8 @@ def _requirements(verdict: Verdict, record: RunRecord) -> list[Case]:
     found.append(_compared(verdict, "divergence", "the candidate differs no more than the baseline's noise"))
     cells = [cell for cell in verdict.coverage if cell.satisfied is not None]
     for finding in verdict.findings:
-        told = finding.rule in (*_ARM_RULES, "floor", "divergence") or (
-            finding.rule == "coverage" and any(cell.name in finding.summary for cell in cells)
+        told = finding.rule in (*_ARM_RULES, "floor", "divergence") or any(
+            is_shortfall_of(finding, cell) for cell in cells
         )
         if finding.weight is not Weight.NOTE and not told:
             found.append(_finding(finding))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from qualify.findings import CoverageCell, Verdict, Weight
+from qualify.findings import CoverageCell, Verdict, Weight, is_shortfall_of
 
 
 class Standing(StrEnum):
@@ -28,11 +28,7 @@ def standing(verdict: Verdict, cell: CoverageCell) -> Standing:
     if cell.satisfied:
         return Standing.REACHED
     let_go = any(
-        finding.rule == "coverage"
-        and finding.weight is Weight.NOTE
-        and finding.scenario == cell.scenario
-        and finding.summary.startswith(f"Coverage: {cell.name}:")
-        for finding in verdict.findings
+        finding.weight is Weight.NOTE and is_shortfall_of(finding, cell) for finding in verdict.findings
     )
     return Standing.LIMITATION if let_go else Standing.MISSED
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from qualify.compare.coverage.load import Load, arm_load
 from qualify.compare.figures import Power, Spread, in_known_units
-from qualify.findings import NOT_MEASURED, STEP_LOG, CoverageCell, Finding, Weight
+from qualify.findings import COVERAGE, NOT_MEASURED, STEP_LOG, CoverageCell, Finding, Weight
 from qualify.policy import CoveragePolicy
 from qualify.record import RunRecord
 from qualify.transcript import Arm
@@ -28,11 +28,10 @@ def shortfalls(cells: tuple[CoverageCell, ...], policy: CoveragePolicy) -> list[
     """
     return [
         Finding(
-            rule="coverage",
+            rule=COVERAGE,
             weight=Weight.NOTE if cell.kind in policy.limitations_only else Weight.UNTESTED,
             scenario=cell.scenario,
-            summary=f"Coverage: {cell.name}: {cell.reached}; required {cell.required}"
-            + (f" in scenario {cell.scenario}." if cell.scenario else "."),
+            summary=cell.shortfall,
             advice="Record the server's steps."
             if cell.reached == NOT_MEASURED and cell.how == STEP_LOG
             else "Send a load that reaches it, or serve so that it can be reached.",

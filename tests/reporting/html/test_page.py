@@ -301,7 +301,7 @@ def test_steps_that_were_not_recorded_are_told_as_estimates(tmp_path):
 def test_a_cell_that_the_policy_lets_go_is_a_limitation_and_names_its_scenario(tmp_path):
     made = material(RECORDS[Result.QUALIFIED](), tmp_path)
     cell = CoverageCell(name="preemptions", reached="0", required="1", satisfied=False, scenario="mixed")
-    said = Finding(rule="coverage", weight=Weight.NOTE, scenario="mixed", summary="Coverage: preemptions: 0.")
+    said = Finding(rule="coverage", weight=Weight.NOTE, scenario="mixed", summary=cell.shortfall)
     missed = replace(cell, name="rows")
     verdict = replace(
         made.verdict,
