@@ -24,7 +24,9 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
@@ -40,6 +42,8 @@ MANIFEST = "manifest.json"
 INSPECTIONS = "inspect/findings.json"
 STATEMENT = "statement.json"
 _UNSEALED = frozenset({MANIFEST, STATEMENT})
+_PARTIAL = ".partial"
+_TRANSCRIPT = re.compile(rf"(?P<decode>{'|'.join(Decode)})\.run(?P<number>\d+)\.jsonl(\.gz)?")
 Value = TypeVar("Value")
 
 
@@ -108,11 +112,19 @@ class Bundle:
             ) from error
 
     def transcripts(self, arm: Arm) -> dict[RunKey, Path]:
-        """The arm's transcript files by run."""
+        """The arm's transcript files by run; one that was only begun is none.
+
+        Raises:
+            EvidenceError: A file is named like a transcript, but of no run.
+        """
         found = {}
-        for path in sorted(self.arm(arm).glob("*.run*.jsonl*")):
-            decode, number = path.name.split(".")[:2]
-            found[RunKey(arm, Decode(decode), int(number.removeprefix("run")))] = path
+        for path in sorted(self.arm(arm).glob("*.run*")):
+            if path.name.endswith(_PARTIAL):
+                continue
+            name = _TRANSCRIPT.fullmatch(path.name)
+            if name is None:
+                raise EvidenceError("is named like a transcript, but of no run", where=str(path))
+            found[RunKey(arm, Decode(name["decode"]), int(name["number"]))] = path
         return found
 
     def steps(self, arm: Arm, rank: int = 0) -> Path | None:
@@ -126,7 +138,7 @@ class Bundle:
 def compress(path: Path) -> None:
     """Replaces ``x.jsonl`` by ``x.jsonl.gz``; the same content gives the same bytes."""
     packed = path.with_name(path.name + ".gz")
-    partial = packed.with_name(packed.name + ".partial")
+    partial = packed.with_name(packed.name + _PARTIAL)
     with (
         path.open("rb") as source,
         partial.open("wb") as raw,
@@ -155,14 +167,25 @@ def seal(bundle: Bundle) -> str:
 
     Returns:
         SHA-256 of the manifest.
+
+    Raises:
+        EvidenceError: There is a link in it: what it leads to can change while the bundle stays as it is.
     """
     pack(bundle)
-    files = {
-        path.relative_to(bundle.root).as_posix(): sha256_file(path)
-        for path in sorted(bundle.root.rglob("*"))
-        if path.is_file() and path.relative_to(bundle.root).as_posix() not in _UNSEALED
-    }
+    files = {}
+    for name, path in _entries(bundle):
+        if path.is_symlink() or not path.is_file():
+            raise EvidenceError(f"{name}: is no file of its own", where=str(bundle.root))
+        files[name] = sha256_file(path)
     return sha256_file(bundle.write(MANIFEST, files))
+
+
+def _entries(bundle: Bundle) -> Iterator[tuple[str, Path]]:
+    """Everything that a seal covers, by name: all but directories, and links to directories too."""
+    for path in sorted(bundle.root.rglob("*")):
+        name = path.relative_to(bundle.root).as_posix()
+        if name not in _UNSEALED and (path.is_symlink() or not path.is_dir()):
+            yield name, path
 
 
 def verify(bundle: Bundle) -> None:
@@ -182,14 +205,12 @@ def verify(bundle: Bundle) -> None:
             problems.append(f"{name}: leads out of the bundle")
             continue
         path = bundle.root / name
-        if path.is_symlink() or not path.is_file():
+        below_root = (path, *path.parents)[: len(relative.parts)]
+        if any(part.is_symlink() for part in below_root) or not path.is_file():
             problems.append(f"{name}: is missing")
         elif sha256_file(path) != digest:
             problems.append(f"{name}: was changed after the bundle was sealed")
-    present = {
-        path.relative_to(bundle.root).as_posix() for path in bundle.root.rglob("*") if not path.is_dir()
-    }
-    problems += [f"{name}: is not in the manifest" for name in sorted(present - set(files) - _UNSEALED)]
+    problems += [f"{name}: is not in the manifest" for name, _ in _entries(bundle) if name not in files]
     if problems:
         raise EvidenceError(
             "; ".join(problems), where=str(bundle.root), advice="Run again; nothing can be made of it."

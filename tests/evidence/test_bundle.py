@@ -41,6 +41,21 @@ def test_transcripts_are_found_compressed_and_not(bundle, tmp_path):
     assert list(fresh.transcripts(Arm.CANDIDATE)) == [RunKey(Arm.CANDIDATE, Decode.FORCED, 12)]
 
 
+def test_what_is_begun_is_no_transcript(tmp_path):
+    """A full disk or SIGKILL leaves ``.partial`` beside the whole file."""
+    bundle = Bundle(tmp_path)
+    whole = bundle.write_bytes("arms/baseline/free.run1.jsonl", b"")
+    bundle.write_bytes("arms/baseline/free.run1.jsonl.gz.partial", b"\x1f\x8b")
+    assert bundle.transcripts(Arm.BASELINE) == {RunKey(Arm.BASELINE, Decode.FREE, 1): whole}
+
+
+@pytest.mark.parametrize("name", ["free.runX.jsonl", "odd.run1.jsonl", "free.run1.more.jsonl.gz"])
+def test_transcript_of_no_run_is_refused(tmp_path, name):
+    Bundle(tmp_path).write_bytes(f"arms/baseline/{name}", b"")
+    with pytest.raises(EvidenceError, match=name):
+        Bundle(tmp_path).transcripts(Arm.BASELINE)
+
+
 @pytest.mark.parametrize("name", ["run.json", "arms/baseline/server.log", "arms/baseline/free.run1.jsonl.gz"])
 def test_one_changed_byte_is_noticed(bundle, name):
     content = bytearray((bundle.root / name).read_bytes())
@@ -64,6 +79,28 @@ def test_link_is_no_file(bundle, tmp_path):
     (bundle.root / "arms/baseline/server.log").symlink_to(outside)
     with pytest.raises(EvidenceError, match=r"server\.log: is missing"):
         verify(bundle)
+
+
+def test_linked_directory_is_no_part_of_a_bundle(bundle, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/findings.json").write_text("[]")
+    (bundle.root / "inspect").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(EvidenceError, match="inspect: is not in the manifest"):
+        verify(bundle)
+    with pytest.raises(EvidenceError, match="inspect: is no file of its own"):
+        seal(bundle)
+
+
+def test_directory_moved_out_and_linked_back_is_refused(bundle, tmp_path):
+    (bundle.root / "arms/baseline").rename(tmp_path / "moved")
+    (bundle.root / "arms/baseline").symlink_to(tmp_path / "moved")
+    with pytest.raises(EvidenceError, match=r"arms/baseline/server\.log: is missing"):
+        verify(bundle)
+
+
+def test_linked_bundle_is_a_bundle(bundle, tmp_path):
+    (tmp_path / "newest").symlink_to(bundle.root)
+    verify(Bundle(tmp_path / "newest"))
 
 
 @pytest.mark.parametrize("name", ["../outside.log", "/etc/passwd", "arms/../../outside.log"])
