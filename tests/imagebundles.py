@@ -52,6 +52,7 @@ def image_bundle(
     bundle = Bundle(root)
     (root / MANIFEST).unlink()
     plan = bundle.read("plan.json", Plan)
+    assert GOOD_SCOPE.keys() <= dict(plan.scope).keys(), "the plan does not say what publication asks for"
     labels = dict(plan.scope) | GOOD_SCOPE | (scope or {})
     said = tuple(sorted((label, value) for label, value in labels.items() if value))
     plan = replace(plan, subject=f"image@{digest}", scope=said)

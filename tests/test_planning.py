@@ -96,6 +96,8 @@ def test_scope_tells_the_whole_truth(project):
     assert scope["device"] == "CPU"
     assert scope["replay"] == "emulated replay"
     assert scope["scenarios"] == "mixed"
+    assert scope["launcher"] == "process"
+    assert scope["model kind"] == "local"
 
 
 def test_interpreter_may_be_a_relative_link(project):

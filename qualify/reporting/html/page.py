@@ -17,6 +17,7 @@ from qualify.compare.figures import ArmComparison
 from qualify.evidence.bundle import MANIFEST, STATEMENT, Bundle
 from qualify.findings import Finding, Result, Weight
 from qualify.record import RunRecord
+from qualify.plan import Label
 from qualify.reporting.coverage import Standing, full_name, standing
 from qualify.reporting.html.gpus import gpu_table
 from qualify.reporting.html.measured import measure
@@ -41,7 +42,7 @@ MEANINGS = {
     Result.INCONCLUSIVE: "Neither good nor bad was shown: evidence is missing or not enough. Do not publish "
     "on it.",
 }
-TESTED = frozenset({"model", "model kind", "server", "device", "image", "replay"})
+TESTED = frozenset({Label.MODEL, Label.MODEL_KIND, Label.SERVER, Label.DEVICE, Label.IMAGE, Label.REPLAY})
 """Labels of the scope that also tell what was tested."""
 
 STANDINGS = {
