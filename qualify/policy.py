@@ -177,6 +177,10 @@ class PublicationPolicy(Strict):
         replays: Accepted ways of replaying graphs.
         model_kinds: Accepted kinds of model.
         max_age_days: Days after the run for which its statement holds.
+        accept_uncommitted: Accepts an image of sources that no commit holds, or packages that were changed
+            after they had been installed.
+        policies: SHA-256 of each policy that may have judged; empty accepts any, whatever it waives.
+        profiles: Profiles that the scenarios may have been driven in; empty accepts any.
         channels: Tags that may be moved (``stable``, ``latest``), and only when asked for by name. Any other
             tag is immutable.
     """
@@ -190,4 +194,9 @@ class PublicationPolicy(Strict):
     ] = ("FULL CUDA graph replay",)
     model_kinds: Annotated[tuple[Literal["local", "synthetic"], ...], Field(strict=False)] = ("local",)
     max_age_days: Annotated[int, Field(ge=1, le=3650)] = 30
+    accept_uncommitted: bool = False
+    policies: Annotated[
+        tuple[Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")], ...], Field(strict=False)
+    ] = ()
+    profiles: Annotated[tuple[Name, ...], Field(strict=False)] = ()
     channels: Annotated[tuple[str, ...], Field(strict=False)] = ()

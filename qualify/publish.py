@@ -18,6 +18,7 @@ from qualify.evidence.verification import Verified, check_age, read_image, verif
 from qualify.findings import Result, Verdict
 from qualify.gate import judge
 from qualify.images.identity import SUBJECT_PREFIX
+from qualify.plan import Label
 from qualify.policy import PublicationPolicy
 from qualify.registry.attach import Attachment, attach_as_referrer, attach_by_tag
 from qualify.registry.client import Manifest, Registry
@@ -118,6 +119,7 @@ def publish(publication: Publication, say: Callable[[str], None]) -> Published:
     source_at = publication.source or parse_reference(read_image(publication.bundle).reference).repository
     target_at = publication.target.repository
     say(f"{source_at}@{digest}: {statement.run.verdict}, statement and bundle verified")
+    _say_how_it_was_judged(publication.bundle, statement, say)
     with contextlib.ExitStack() as stack:
         source = End(stack.enter_context(Registry(source_at)), source_at)
         same = source_at.registry == target_at.registry
@@ -172,6 +174,7 @@ def _check_evidence(publication: Publication) -> Verified:
         )
     check_age(verified.statement, publication.today, publication.policy.max_age_days)
     _check_scope(publication.policy, verdict)
+    _check_judge(publication.policy, verdict)
     _check_waivers(publication.bundle, publication.today)
     return verified
 
@@ -180,21 +183,46 @@ def _check_scope(policy: PublicationPolicy, verdict: Verdict) -> None:
     """Each of these must stand in the scope and be accepted; what is not said is not accepted."""
     scope = dict(verdict.scope)
     accepted: dict[str, tuple[str, ...]] = {
-        "device": policy.devices,
-        "launcher": policy.launchers,
-        "replay": policy.replays,
-        "model kind": policy.model_kinds,
-    }
+        Label.DEVICE: policy.devices,
+        Label.LAUNCHER: policy.launchers,
+        Label.REPLAY: policy.replays,
+        Label.MODEL_KIND: policy.model_kinds,
+    } | ({Label.PROFILE: policy.profiles} if policy.profiles else {})
     problems = [
         f"{label} {scope.get(label, 'not said')!r} (accepted: {', '.join(values) or 'none'})"
         for label, values in accepted.items()
         if scope.get(label) not in values
     ]
+    if not policy.accept_uncommitted:
+        # these stand in the scope only where something was found
+        problems += [
+            f"{label}: {scope[label]} (accepted: none, accept_uncommitted is false)"
+            for label in (Label.SOURCES, Label.MODIFIED)
+            if label in scope
+        ]
     if problems:
         raise EvidenceError(
             f"the verdict's scope is not enough for publication policy {policy.name}: {'; '.join(problems)}",
             advice="Qualify with what users will run, or publish by a policy that accepts this (--policy).",
         )
+
+
+def _check_judge(policy: PublicationPolicy, verdict: Verdict) -> None:
+    if policy.policies and verdict.policy_sha256 not in policy.policies:
+        raise EvidenceError(
+            f"judged by policy {verdict.policy_sha256}, which publication policy {policy.name} does not name",
+            advice="Judge by a policy that it names, or name this one under policies.",
+        )
+
+
+def _say_how_it_was_judged(bundle: Bundle, statement: Statement, say: Callable[[str], None]) -> None:
+    policy, digest = read_policy(bundle)
+    profile = statement.run.scope.get(Label.PROFILE, "none")
+    say(f"judged by policy {policy.name} ({digest}), profile {profile}")
+    for rule in statement.predicate.warned_tests:
+        waivers = [waiver for waiver in policy.waivers if waiver.rule == rule]
+        owners = ", ".join(f"{waiver.owner}, until {waiver.expires}" for waiver in waivers)
+        say(f"waived: {rule} ({owners})")
 
 
 def _check_waivers(bundle: Bundle, today: datetime.date) -> None:

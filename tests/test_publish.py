@@ -11,7 +11,7 @@ from qualify.policy import PublicationPolicy
 from qualify.publish import NotQualifiedError, Publication, publish, read_publication_policy
 from qualify.registry.attach import cosign_tag, referrers_tag
 from qualify.registry.reference import Reference
-from tests.imagebundles import Keys, image_bundle
+from tests.imagebundles import Keys, image_bundle, judged
 from tests.registry.fake import running
 
 DAY = datetime.date(2026, 12, 2)
@@ -180,6 +180,48 @@ def test_a_policy_can_accept_a_cpu_and_a_synthetic_model(shop):
     assert shop.publish(shop.bundle(scope=CPU), policy=policy).digest == shop.digest
 
 
+@pytest.mark.parametrize(
+    ("label", "value"), [("sources not as committed", "kernels"), ("modified after installation", "1: a.py")]
+)
+def test_what_no_commit_holds_is_published_only_where_that_is_accepted(shop, label, value):
+    bundle = shop.bundle(scope={label: value})
+    shop.refuse(EvidenceError, f"{label}: {value}", ExitCode.INCONCLUSIVE, bundle)
+    assert shop.publish(bundle, policy={"accept_uncommitted": True}).digest == shop.digest
+
+
+@pytest.mark.parametrize("profile", ["smoke", ""])
+def test_a_policy_can_name_the_profiles(shop, profile):
+    bundle = shop.bundle(scope={"profile": profile})
+    wanted = {"policy": {"profiles": ["gate", "soak"]}}
+    shop.refuse(EvidenceError, f"profile {profile or 'not said'!r}", ExitCode.INCONCLUSIVE, bundle, **wanted)
+    good = shop.bundle("good", scope={"profile": "gate"})
+    assert shop.publish(good, **wanted).digest == shop.digest
+
+
+def test_a_policy_can_name_the_policies_that_may_judge(shop, served_rejected):
+    expected = judged(shop.bundle()).policy_sha256
+    waivers = [
+        {"rule": rule, "owner": "owner", "reason": "for this test", "expires": datetime.date(2099, 12, 5)}
+        for rule in ("divergence", "exact", "oracle")
+    ]
+    bundle = shop.bundle("waived", served=served_rejected, policy={"waivers": waivers})
+    named = {"policies": [expected]}
+    shop.refuse(EvidenceError, "judged by policy", ExitCode.INCONCLUSIVE, bundle, policy=named)
+    assert shop.publish(shop.bundle("good"), policy=named).digest == shop.digest
+
+
+def test_who_judged_and_what_was_waived_is_said_before_anything_is_written(shop, served_rejected):
+    waivers = [
+        {"rule": rule, "owner": "somebody", "reason": "for this test", "expires": datetime.date(2099, 12, 5)}
+        for rule in ("divergence", "exact", "oracle")
+    ]
+    bundle = shop.bundle(served=served_rejected, policy={"waivers": waivers}, scope={"profile": "smoke"})
+    shop.publish(bundle, dry_run=True)
+    assert shop.fake.writes() == []
+    assert f"({judged(bundle).policy_sha256}), profile smoke" in shop.said[1]
+    assert "waived: divergence (somebody, until 2099-12-05)" in shop.said
+
+
 def test_taken_tag_is_refused(shop):
     other = shop.fake.put_image("release/ds4", "1.0", "other")
     shop.refuse(
@@ -277,6 +319,7 @@ def test_wrong_tags(shop, more, said):
         ("format: qualify/publication/1\nname: a\nlaunchers: [process]\n", "launchers"),
         ("format: qualify/publication/1\nname: a\ndevice: [GPU]\n", "unknown key 'device'"),
         ("format: qualify/publication/1\nname: a\nmax_age_days: 0\n", "max_age_days"),
+        ("format: qualify/publication/1\nname: a\npolicies: [abc]\n", "policies"),
         ("format: qualify/policy/1\nname: a\n", "format"),
     ],
 )
