@@ -149,8 +149,8 @@ def _floor(verdict: Verdict) -> dict[str, Value]:
     return {
         "exactly zero": comparison.exact,
         "baseline runs": comparison.baseline_runs,
-        "mean, nats": comparison.floor.mean,
-        "99th percentile, nats": comparison.floor.p99,
+        "mean of the two runs farthest apart, nats": comparison.floor.mean,
+        "99th percentile of these, nats": comparison.floor.p99,
         "largest, nats": comparison.floor.largest,
         "same most probable token, share": comparison.floor.same_top,
     }
@@ -166,13 +166,13 @@ def _arm(arm: ArmComparison) -> dict[str, Value]:
         "requests compared": arm.requests,
         "positions compared": arm.spread.positions,
         "positions that differ": arm.spread.differ,
-        "mean divergence, nats": arm.spread.mean,
+        "mean to the nearest baseline run, nats": arm.spread.mean,
         "excess over the floor, nats": arm.excess,
         "same most probable token, share": arm.spread.same_top,
     }
     if arm.arm == Arm.CANDIDATE:
         return figures
-    kept = ("positions that differ", "mean divergence, nats")
+    kept = ("positions that differ", "mean to the nearest baseline run, nats")
     return {f"{arm.arm}: {name}": figures[name] for name in kept} | {
         f"{arm.arm}: could be so many times weaker": arm.margin
     }

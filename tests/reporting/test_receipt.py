@@ -186,9 +186,9 @@ def test_a_comparison_shows_what_changed(tmp_path: Path) -> None:
     assert changed["scope", "device"] == ("test", "other")
     assert ("candidate", "positions that differ") in changed or (
         "candidate",
-        "mean divergence, nats",
+        "mean to the nearest baseline run, nats",
     ) in changed
-    assert ("floor", "mean, nats") not in changed
+    assert ("floor", "mean of the two runs farthest apart, nats") not in changed
     assert not any(section == "policy" for section, _ in changed)
     assert found.findings_gone == ()
     (new,) = found.findings_new

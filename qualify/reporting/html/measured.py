@@ -21,15 +21,15 @@ Nats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Series:
-    """One arm's P compared positions.
+    """The C comparisons of one arm: each of its positions beside each baseline run that shares it.
 
     Attributes:
         name: ``candidate`` or ``control``.
-        nats: float64 [P], divergence from the nearest baseline run; NaN where none could be compared.
-        token: int64 [P], position in the request's answer, from 0.
-        row: int64 [P], row of the decode batch; `UNKNOWN` for tokens of a prefill.
-        batch: int64 [P], rows of the decode step; 0 where unknown.
-        seconds: float64 [P], seconds from the start of the run, taken as even between a request's first and
+        nats: float64 [C], divergence from one baseline run.
+        token: int64 [C], position in the request's answer, from 0.
+        row: int64 [C], row of the decode batch; `UNKNOWN` for tokens of a prefill.
+        batch: int64 [C], rows of the decode step; 0 where unknown, and for steps with a prefill in them.
+        seconds: float64 [C], seconds from the start of the run, taken as even between a request's first and
             last token; NaN where unknown.
         rows_recorded: False where rows were estimated.
     """
@@ -45,10 +45,11 @@ class Series:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Measured:
-    """Everything that was compared.
+    """Everything that was compared, one pair of runs at a time, so that floor and arms are the same measure.
 
     Attributes:
-        floor: float64 [P], largest divergence between two baseline runs; empty where nothing was compared.
+        floor: float64 [C], divergence of two baseline runs, of all pairs of them; empty where nothing was
+            compared.
         series: Candidate and control, as far as they were compared.
         judged: The comparisons that they come from.
     """
@@ -56,6 +57,12 @@ class Measured:
     floor: Nats
     series: tuple[Series, ...]
     judged: tuple[Judged, ...]
+
+    @property
+    def spreads(self) -> tuple[tuple[str, Nats], ...]:
+        """Divergences by name: the floor's, then each arm's."""
+        floor = (("floor", self.floor),) if len(self.floor) else ()
+        return floor + tuple((series.name, series.nats) for series in self.series)
 
 
 def measure(record: RunRecord, policy: Policy) -> Measured:
@@ -69,7 +76,8 @@ def measure(record: RunRecord, policy: Policy) -> Measured:
     candidate = compare_arm(record, policy.decision, Arm.CANDIDATE, flaws)
     control = compare_arm(record, policy.decision, Arm.CONTROL, flaws, candidate)
     judged = tuple(entry for entry in (candidate, control) if entry is not None)
-    floor = judged[0].aligned.layout.floor if judged else np.zeros(0)
+    layout = judged[0].aligned.layout if judged else None
+    floor = layout.distances[:, layout.floor_columns].ravel() if layout else np.zeros(0)
     return Measured(
         floor=floor[~np.isnan(floor)], series=tuple(_series(record, entry) for entry in judged), judged=judged
     )
@@ -84,15 +92,20 @@ def _series(record: RunRecord, judged: Judged) -> Series:
     steps = record.steps.get(judged.arm)
     batch = np.zeros(len(token), dtype=np.int64)
     if steps is not None and len(steps.rows):
-        batch = np.where(step != UNKNOWN, steps.rows[np.maximum(step, 0)], 0)
+        at = np.maximum(step, 0)
+        batch = np.where((step != UNKNOWN) & steps.decode[at], steps.rows[at], 0)
     seconds = [_seconds(heads[-1], int(length)) for heads, length in zip(aligned.heads, lengths, strict=True)]
+    pairs = layout.distances[:, layout.columns(layout.runs - 1)]
+    compared = ~np.isnan(pairs)
+    where = np.nonzero(compared)[0]
+    row = np.where(known, judged.placement.row[own], UNKNOWN)
     return Series(
         name=str(judged.arm),
-        nats=layout.nearest(layout.runs - 1),
-        token=token,
-        row=np.where(known, judged.placement.row[own], UNKNOWN).astype(np.int64),
-        batch=batch.astype(np.int64),
-        seconds=np.concatenate(seconds) if seconds else np.zeros(0),
+        nats=pairs[compared],
+        token=token[where],
+        row=row.astype(np.int64)[where],
+        batch=batch.astype(np.int64)[where],
+        seconds=np.concatenate(seconds)[where] if seconds else np.zeros(0),
         rows_recorded=judged.placement.recorded,
     )
 

@@ -10,17 +10,18 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from urllib.parse import quote
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from qualify import __version__
 from qualify.compare.figures import ArmComparison
 from qualify.evidence.bundle import MANIFEST, STATEMENT, Bundle
 from qualify.findings import Finding, Result, Weight
-from qualify.record import RunRecord
 from qualify.plan import Label
+from qualify.record import RunRecord
 from qualify.reporting.coverage import Standing, full_name, standing
 from qualify.reporting.html.gpus import gpu_table
-from qualify.reporting.html.measured import measure
+from qualify.reporting.html.measured import Measured, Nats, measure
 from qualify.reporting.html.plots import HEAT_EDGES, draw_all
 from qualify.reporting.html.svg import HEAT
 from qualify.reporting.html.tables import Table, nats, share
@@ -136,7 +137,7 @@ def _context(material: Material) -> Mapping[str, object]:
         "control_findings": [item for item in findings if item.finding.rule == "control"],
         "coverage": [(full_name(cell), cell, standing(verdict, cell)) for cell in verdict.coverage],
         "standings": STANDINGS,
-        "figures": _figures(material),
+        "figures": _figures(material, measured),
         "rules": [_rules(arm) for arm in arms],
         "plots": draw_all(record, measured),
         "heat_key": tuple(zip([ink.role for ink in HEAT], _heat_key(), strict=True)),
@@ -216,25 +217,38 @@ def _finding(finding: Finding, tokens: TokenView | None, links: Mapping[str, str
     )
 
 
-def _figures(material: Material) -> Table | None:
-    """The verdict's own figures, floor beside candidate and control."""
+def _figures(material: Material, measured: Measured) -> Table | None:
+    """Floor, candidate and control in one measure: every pair of runs at every position that it shares."""
     comparison = material.verdict.comparison
     if comparison is None:
         return None
+    compared = dict(measured.spreads)
     entries = [("floor", comparison.floor, "", "")]
     for arm in comparison.arms:
         margin = f"{arm.margin:g} times" if arm.margin is not None else ""
         entries.append((arm.arm, arm.spread, nats(arm.excess), margin))
     return Table(
-        caption="Divergence in nats; the floor is the baseline's own runs among each other",
-        header=("", "positions", "differ", "mean", "99%", "largest", "same top token", "excess", "margin"),
-        rows=tuple(
-            (
-                *(name, str(spread.positions), str(spread.differ), nats(spread.mean), nats(spread.p99)),
-                *(nats(spread.largest), share(spread.same_top), excess, margin),
-            )
-            for name, spread, excess, margin in entries
+        caption="Divergence in nats, over all pairs of runs",
+        header=(
+            *("", "positions", "comparisons", "that differ", "mean", "99%", "largest"),
+            *("same top token", "excess", "margin"),
         ),
+        rows=tuple(
+            (name, str(spread.positions), *_spread(compared[name]), share(spread.same_top), excess, margin)
+            for name, spread, excess, margin in entries
+            if name in compared
+        ),
+    )
+
+
+def _spread(values: Nats) -> tuple[str, ...]:
+    """Number of comparisons, those that differ, mean, 99th percentile and largest."""
+    counts = (str(len(values)), str(int((values > 0).sum())))
+    if not len(values):
+        return (*counts, "", "", "")
+    return (
+        *counts,
+        *(nats(float(each)) for each in (values.mean(), np.quantile(values, 0.99), values.max())),
     )
 
 

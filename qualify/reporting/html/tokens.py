@@ -66,7 +66,7 @@ class Line:
         position: From 0.
         emitted: Id of the token that the baseline emitted.
         cells: One for each arm.
-        distances: Divergence of each arm but the baseline, as text.
+        distances: Divergence of each arm but the baseline from the baseline run that is shown, as text.
         first: Arms whose first difference lies here.
     """
 
@@ -86,7 +86,7 @@ class RequestView:
         request_id: Its id in the run.
         context_tokens: Length of its prompt in tokens.
         told: What is to be seen, in a few words.
-        differs: True where any arm differs by more than the floor.
+        differs: True where any arm differs from every baseline run by more than the floor.
         lines: Its positions.
         left_out: Positions that are not shown.
     """
@@ -125,12 +125,21 @@ class TokenView:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class _Side:
-    """One arm's compared requests: its run, and where each request lies in it."""
+    """One arm's compared requests: its run, and where each request lies in it.
+
+    Attributes:
+        name: The arm.
+        run: The run that is shown.
+        heads: Its requests by id.
+        nearest: For each request float64 [P], nats from the nearest baseline run, which say what differs.
+        shown: The same from the baseline run that is shown.
+    """
 
     name: str
     run: RunTable
     heads: Mapping[str, RequestHead]
-    distances: Mapping[str, Nats]
+    nearest: Mapping[str, Nats]
+    shown: Mapping[str, Nats]
 
 
 def token_view(record: RunRecord, measured: Measured) -> TokenView | None:
@@ -181,28 +190,33 @@ def _natural(name: str) -> list[tuple[int, str]]:
 def _baseline(record: RunRecord, judged: Judged, decode: Decode) -> _Side:
     number = min(key.number for key in record.runs if (key.arm, key.decode) == (Arm.BASELINE, decode))
     heads = {group[0].request_id: group[0] for group in judged.aligned.heads}
-    return _Side(
-        name="baseline", run=record.runs[RunKey(Arm.BASELINE, decode, number)], heads=heads, distances={}
-    )
+    run = record.runs[RunKey(Arm.BASELINE, decode, number)]
+    return _Side(name="baseline", run=run, heads=heads, nearest={}, shown={})
 
 
 def _side(record: RunRecord, judged: Judged, decode: Decode) -> _Side:
     number = min(key.number for key in record.runs if (key.arm, key.decode) == (judged.arm, decode))
     layout = judged.aligned.layout
-    values = np.split(layout.nearest(layout.runs - 1), layout.starts[1:-1])
     heads = [group[-1] for group in judged.aligned.heads]
+
+    def by_request(values: Nats) -> dict[str, Nats]:
+        parts = np.split(values, layout.starts[1:-1])
+        return {head.request_id: part for head, part in zip(heads, parts, strict=True)}
+
+    last = layout.runs - 1
     return _Side(
         name=str(judged.arm),
         run=record.runs[RunKey(judged.arm, decode, number)],
         heads={head.request_id: head for head in heads},
-        distances={head.request_id: each for head, each in zip(heads, values, strict=True)},
+        nearest=by_request(layout.nearest(last)),
+        shown=by_request(layout.distances[:, layout.pairs.index((0, last))]),
     )
 
 
 def _peak(sides: Iterable[_Side], name: str, threshold: float) -> float:
     """Largest divergence of a request beyond the floor, the candidate's before the control's."""
     for side in sides:
-        peak = float(np.nan_to_num(side.distances.get(name, np.zeros(1))).max(initial=0.0))
+        peak = float(np.nan_to_num(side.nearest.get(name, np.zeros(1))).max(initial=0.0))
         if peak > threshold:
             return peak + (1e6 if side.name == Arm.CANDIDATE else 0.0)
     return 0.0
@@ -216,8 +230,9 @@ def _request(anchor: str, name: str, sides: Sequence[_Side], threshold: float) -
     if head.length > MOST_LINES_EACH and found:
         start = min(max(min(found) - BEFORE, 0), head.length - MOST_LINES_EACH)
     end = min(start + MOST_LINES_EACH, head.length)
+    none = f"nothing beyond the floor ({nats(threshold)} nats)" if threshold else "no difference"
     told = [
-        f"{arm}: first difference at {at}" if at is not None else f"{arm}: no difference"
+        f"{arm}: first difference at {at}" if at is not None else f"{arm}: {none}"
         for arm, at in firsts.items()
         if name in next(side for side in sides if side.name == arm).heads
     ]
@@ -233,7 +248,7 @@ def _request(anchor: str, name: str, sides: Sequence[_Side], threshold: float) -
 
 
 def _first(side: _Side, name: str, threshold: float) -> int | None:
-    beyond = np.flatnonzero(np.nan_to_num(side.distances.get(name, np.zeros(0))) > threshold)
+    beyond = np.flatnonzero(np.nan_to_num(side.nearest.get(name, np.zeros(0))) > threshold)
     return int(beyond[0]) if len(beyond) else None
 
 
@@ -255,7 +270,7 @@ def _line(at: int, name: str, sides: Sequence[_Side], firsts: Mapping[str, int |
 
 
 def _distance(side: _Side, name: str, at: int) -> str:
-    values = side.distances.get(name)
+    values = side.shown.get(name)
     if values is None or at >= len(values) or np.isnan(values[at]):
         return "not compared"
     return nats(float(values[at]))

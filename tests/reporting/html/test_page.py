@@ -20,8 +20,9 @@ from qualify.reporting.html.plots.common import log_scale
 from qualify.reporting.html.tables import nats, share
 from qualify.reporting.html.tokens import MOST_LINES, token_view
 from qualify.reporting.material import Material
-from qualify.transcript import Arm
-from tests.judgefactory import POLICY, World, build, packed
+from qualify.runtable import collect
+from qualify.transcript import Arm, Decode, RunKey
+from tests.judgefactory import POLICY, World, build, no_fault, packed, transcript
 from tests.reporting.html.material import Page, material
 
 WORLD = World(scenarios={"alone": 1, "mixed": 10})
@@ -75,14 +76,39 @@ def test_the_page_says_what_the_verdict_says(result, pages):
     spreads |= {arm.arm: arm.spread for arm in made.verdict.comparison.arms}
     figures = page.table("Divergence in nats")
     for name, spread in spreads.items():
-        assert figures[name][:3] == [str(spread.positions), str(spread.differ), nats(spread.mean)]
-        drawn = page.table("Divergence of floor")[name]
-        assert drawn[:2] == [str(spread.positions), str(spread.positions - spread.differ)]
-        assert drawn[-1] == nats(spread.largest)
+        pairs = 1 if name == "floor" else 2  # with each of the two baseline runs
+        assert figures[name][:2] == [str(spread.positions), str(pairs * spread.positions)]
+        assert page.table("Divergence of floor")[name][0] == str(pairs * spread.positions)
+    floor = made.verdict.comparison.floor
+    assert figures["floor"][2:6] == [str(floor.differ), *map(nats, (floor.mean, floor.p99, floor.largest))]
+    for arm in made.verdict.comparison.arms:
+        assert figures[arm.arm][-2] == nats(arm.excess)
     coverage = page.table("Measured")
     for cell in made.verdict.coverage:
         told = {True: "met", False: "missed", None: "only shown"}[cell.satisfied]
         assert coverage[cell.name][:3] == [cell.reached, cell.required or "not required", told]
+
+
+def with_more_baseline_runs(record: RunRecord, world: World) -> RunRecord:
+    """The record with four forced runs of the baseline."""
+    runs = dict(record.runs)
+    for key in (RunKey(Arm.BASELINE, Decode.FORCED, number) for number in (3, 4)):
+        requests = [(name, index) for name, count in world.scenarios.items() for index in range(count)]
+        runs[key] = collect(key, [transcript(world, key, *request, no_fault) for request in requests])
+    return replace(record, runs=runs)
+
+
+def test_the_floor_is_the_same_measure_as_the_arms_beside_it(tmp_path):
+    made = material(with_more_baseline_runs(build(WORLD), WORLD), tmp_path)
+    content = html_report(made)
+    figures = Page(content).table("Divergence in nats")
+    assert figures["floor"][:2] == ["352", str(6 * 352)]
+    mean = {name: float(figures[name][3]) for name in ("floor", "candidate", "control")}
+    for arm in made.verdict.comparison.arms:
+        shown = mean[arm.arm] - mean["floor"]  # of three digits each
+        assert shown == pytest.approx(arm.excess, abs=5e-3 * mean[arm.arm])
+    floor, candidate = (Page(content).table("Divergence of floor")[name] for name in ("floor", "candidate"))
+    assert float(candidate[2]) == pytest.approx(float(floor[2]), rel=0.1)  # medians, of equal servers
 
 
 def test_verdict_and_scope_come_first(pages):
@@ -225,6 +251,45 @@ def test_the_first_difference_is_where_the_fault_begins():
     assert hit.lines[0].cells[0].tokens == hit.lines[0].cells[1].tokens
 
 
+def test_distances_beside_tokens_are_those_of_the_runs_that_are_shown():
+    record = with_more_baseline_runs(build(WORLD), WORLD)
+    measured = measure(record, POLICY)
+    view = token_view(record, measured)
+    said = {float(line.distances[0]) for item in view.requests for line in item.lines}
+    layout = measured.judged[0].aligned.layout
+    from_first = layout.distances[:, layout.pairs.index((0, 4))]
+    assert said == {float(nats(value)) for value in from_first}
+    assert not any(
+        line.cells[0].tokens != line.cells[1].tokens and line.distances[0] == "0"
+        for item in view.requests
+        for line in item.lines
+    )
+
+
+def test_where_there_is_a_floor_nothing_beyond_it_is_not_called_no_difference():
+    record = build(WORLD)
+    view = token_view(record, measure(record, POLICY))
+    quiet = [item for item in view.requests if not item.differs]
+    assert quiet
+    assert {item.told.split(", ")[0] for item in quiet} == {
+        f"candidate: nothing beyond the floor ({view.threshold} nats)"
+    }
+
+
+def test_tokens_computed_beside_a_prefill_belong_to_no_size_of_decode_step():
+    record = build(EXACT, candidate=packed)
+    steps = record.steps[Arm.CANDIDATE]
+    mixed = replace(steps, decode=steps.decode & (np.arange(len(steps.decode)) % 2 == 0))
+    series = [
+        measure(replace(record, steps={**record.steps, Arm.CANDIDATE: each}), POLICY).series[0]
+        for each in (steps, mixed)
+    ]
+    counts = [int((each.batch == 10).sum()) for each in series]
+    assert counts[0] == 2 * 310
+    assert 0 < counts[1] < counts[0]
+    assert set(series[1].batch.tolist()) == {0, 10}
+
+
 def test_the_token_view_is_bounded_and_shows_what_differs():
     world = World(scenarios={"mixed": 200}, tokens=16, noise=0.0)
     record = build(
@@ -268,7 +333,7 @@ def test_however_small_a_difference_is_it_is_drawn_and_not_as_zero(tmp_path, can
     made = material(record, tmp_path)
     assert made.verdict.result is Result.REJECTED
     assert 0 < made.verdict.comparison.arms[0].spread.largest < 1e-9
-    assert "candidate: 292 of 320 positions exactly 0" in " ".join(Page(html_report(made)).text.split())
+    assert "candidate: 584 of 640 exactly 0" in " ".join(Page(html_report(made)).text.split())
 
 
 def test_only_exact_zeros_are_drawn_on_their_line():

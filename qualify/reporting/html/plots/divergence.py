@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-from qualify.reporting.html.measured import Measured, Nats, Numbers, Series
+from qualify.reporting.html.measured import Measured, Nats, Numbers
 from qualify.reporting.html.plots.common import INKS, MARKS, Plot, finish, floor_line, legend_above, log_scale
 from qualify.reporting.html.svg import Ink, figure
 from qualify.reporting.html.tables import Table, nats
@@ -17,7 +15,7 @@ _MOST_TIMES = 48
 
 def distributions(measured: Measured) -> Plot | None:
     """Histograms on a log scale beside a bar of the exact zeros."""
-    spreads = list(_spreads(measured))
+    spreads = measured.spreads
     if not spreads:
         return None
     positive = np.concatenate([values[values > 0] for _, values in spreads])
@@ -57,34 +55,29 @@ def distributions(measured: Measured) -> Plot | None:
     ]
     table = Table(
         caption="Divergence of floor, candidate and control",
-        header=("", "positions", "exactly 0", "median", "90%", "99%", "largest"),
+        header=("", "comparisons", "exactly 0", "median", "90%", "99%", "largest"),
         rows=tuple(rows),
     )
-    said = "; ".join(f"{row[0]}: {row[2]} of {row[1]} positions exactly 0, largest {row[6]}" for row in rows)
+    said = "; ".join(f"{row[0]}: {row[2]} of {row[1]} exactly 0, largest {row[6]}" for row in rows)
     told = (
-        "The floor is how far the baseline's own runs are apart; a right candidate lies where it lies, a "
-        f"caught control to the right of it. {said[:1].upper()}{said[1:]}."
+        "Each comparison is one position in two runs: of the floor two of the baseline, of an arm its own "
+        "and one of the baseline. A right candidate lies where the floor lies, what is wrong to the right of "
+        "it. "
+        f"{said[:1].upper()}{said[1:]}."
     )
     return finish(drawn, "distributions", "Floor, candidate and control", told, table)
 
 
-def _spreads(measured: Measured) -> Iterator[tuple[str, Nats]]:
-    if len(measured.floor):
-        yield "floor", measured.floor
-    for series in measured.series:
-        yield series.name, series.nats[~np.isnan(series.nats)]
-
-
 def over_time(measured: Measured) -> Plot | None:
     """Largest divergence of each moment of the judged runs."""
-    shown = [s for s in measured.series if (~np.isnan(s.seconds) & ~np.isnan(s.nats)).any()]
+    shown = [s for s in measured.series if (~np.isnan(s.seconds)).any()]
     if not shown:
         return None
     last = max(float(np.nanmax(series.seconds)) for series in shown)
     edges = np.linspace(0.0, max(last, 1e-6) * 1.000001, _MOST_TIMES + 1)
     points: list[tuple[str, Nats, Nats]] = []
     for series in shown:
-        known = ~np.isnan(series.seconds) & ~np.isnan(series.nats)
+        known = ~np.isnan(series.seconds)
         peak = _largest(np.digitize(series.seconds[known], edges) - 1, series.nats[known], _MOST_TIMES)
         some = ~np.isnan(peak)
         points.append((series.name, edges[:-1][some], peak[some]))
@@ -126,24 +119,21 @@ def _largest(cell: Numbers, values: Nats, cells: int) -> Nats:
 
 def by_batch(measured: Measured) -> Plot | None:
     """Mean divergence by the rows of the decode step."""
-    shown = [s for s in measured.series if ((s.batch > 0) & ~np.isnan(s.nats)).any()]
+    shown = [s for s in measured.series if (s.batch > 0).any()]
     if not shown:
         return None
     lines, points = [], []
     for series in shown:
-        known = (series.batch > 0) & ~np.isnan(series.nats)
-        sizes = np.unique(series.batch[known])
-
-        for size in sizes:
-            here = series.nats[known & (series.batch == size)]
-
-            lines.append(
-                (
-                    *(str(size), series.name, str(len(here)), str(int((here > 0).sum()))),
-                    *(nats(float(here.mean())), nats(float(here.max()))),
-                )
+        sizes = np.unique(series.batch[series.batch > 0])
+        groups = [series.nats[series.batch == size] for size in sizes]
+        lines += [
+            (
+                *(str(size), series.name, str(len(here)), str(int((here > 0).sum()))),
+                *(nats(float(here.mean())), nats(float(here.max()))),
             )
-        points.append((series.name, sizes, _means(series, sizes)))
+            for size, here in zip(sizes, groups, strict=True)
+        ]
+        points.append((series.name, sizes, np.array([here.mean() for here in groups])))
     drawn = figure(210)
     axes = drawn.subplots()
     floor = float(measured.floor.mean()) if len(measured.floor) else 0.0
@@ -157,16 +147,11 @@ def by_batch(measured: Measured) -> Plot | None:
     legend_above(axes)
     table = Table(
         caption="Divergence by rows in the decode step",
-        header=("rows", "arm", "positions", "that differ", "mean", "largest"),
+        header=("rows", "arm", "comparisons", "that differ", "mean", "largest"),
         rows=tuple(lines),
     )
     told = (
-        "Mean divergence of the tokens computed in decode steps of each size. Exact zeros lie on the line "
-        "marked 0."
+        "Mean divergence of the tokens computed in decode steps of each size; tokens computed beside a "
+        "prefill are not in it. Exact zeros lie on the line marked 0."
     )
     return finish(drawn, "batch", "Divergence over batch size", told, table)
-
-
-def _means(series: Series, sizes: Numbers) -> Nats:
-    known = (series.batch > 0) & ~np.isnan(series.nats)
-    return np.array([series.nats[known & (series.batch == size)].mean() for size in sizes])

@@ -67,7 +67,7 @@ def _span(cell: int, size: int, end: int) -> str:
 def _largest_by_cell(series: Series, shape: tuple[int, int], size: tuple[int, int]) -> Nats:
     """float64 [rows, positions] in cells; NaN where nothing was computed."""
     grid = np.full((-(-shape[0] // size[0]), -(-shape[1] // size[1])), -np.inf)
-    known = (series.row != UNKNOWN) & ~np.isnan(series.nats)
+    known = series.row != UNKNOWN
     np.maximum.at(grid, (series.row[known] // size[0], series.token[known] // size[1]), series.nats[known])
     return np.where(np.isinf(grid), np.nan, grid)
 
