@@ -139,6 +139,19 @@ class ResolvedConfiguration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixCache:
+    """What became of the server's prefix cache before a run.
+
+    Attributes:
+        run: The run.
+        kept: Why it was not emptied; empty where it was.
+    """
+
+    run: RunKey
+    kept: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
     """Everything that judging is a function of, beside the policy.
 
@@ -155,6 +168,8 @@ class RunRecord:
         graphs: What each arm's server itself says of its CUDA graphs, where it says anything.
         configurations: The configuration of each arm's server as it resolved it; none in bundles from before
             it was kept.
+        prefixes_kept: Why the server's prefix cache was not emptied before a run, empty where it was; without
+            the runs of bundles from before that was kept.
         probes: What the probes of each arm measured; none where nothing was.
         ranks: Steps of each rank of an arm's server, rank 0 first; none where one rank serves and nobody
             looks at its metadata.
@@ -178,6 +193,7 @@ class RunRecord:
     ranks: Mapping[Arm, tuple[RankSteps, ...]] = field(default_factory=dict)
     graphs: Mapping[Arm, GraphCounts] = field(default_factory=dict)
     configurations: Mapping[Arm, ResolvedConfiguration] = field(default_factory=dict)
+    prefixes_kept: Mapping[RunKey, str] = field(default_factory=dict)
     probes: Mapping[Arm, ProbeRecord] = field(default_factory=dict)
     control_configured: bool
     incomplete: tuple[str, ...] = ()

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qualify.errors import EvidenceError
-from qualify.evidence.bundle import Bundle
+from qualify.evidence.bundle import PREFIXES, Bundle
 from qualify.inputs import Inputs
 from qualify.plan import PlannedArm
 from qualify.planning import Planned
-from qualify.record import ArmRecord, ArmState
+from qualify.record import ArmRecord, ArmState, PrefixCache
 from qualify.reporting.progress import Progress, minutes
 from qualify.serving.arms import ServerCommand, server_command
 from qualify.serving.attach import AttachLauncher
@@ -155,6 +155,7 @@ def _prepare(stage: Stage, arm: Arm, directory: Path) -> Callable[[Server], Awai
 
 def _drive(stage: Stage, arm: Arm, directory: Path) -> Use:
     async def drive(server: Server) -> str | None:
+        prefixes: list[PrefixCache] = []
         async with sampled(server, directory) as sampler:
             ways = {way for scenario in stage.inputs.scenarios for way in scenario.decode}
             for key in planned_runs(arm, ways, stage.planned.plan.baseline_forced_runs):
@@ -173,6 +174,8 @@ def _drive(stage: Stage, arm: Arm, directory: Path) -> Use:
                     f"{key}: {outcome.finished} of {outcome.expected} requests, "
                     f"{outcome.failed} failed{shown.speed}"
                 )
+                prefixes.append(PrefixCache(run=key, kept=outcome.prefixes_kept))
+                stage.bundle.write(f"arms/{arm}/{PREFIXES}", prefixes)
                 if outcome.end is not DriveEnd.DRIVEN:
                     return outcome.trouble
         return None

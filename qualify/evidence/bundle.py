@@ -10,6 +10,7 @@ bundle/
   arms/<arm>/server.log     its log
   arms/<arm>/server-beside.log  the log of an attempt beside other servers that does not count
   arms/<arm>/configuration.json what its server said of its own configuration
+  arms/<arm>/prefixes.json  before which runs its server's prefix cache was emptied
   arms/<arm>/steps.jsonl.gz engine steps, where the server recorded them; ``steps.rank1.jsonl.gz`` of rank 1
   arms/<arm>/<decode>.run<N>.jsonl.gz   transcripts
   arms/<arm>/metrics.jsonl.gz   its server's metrics and memory over time
@@ -40,6 +41,7 @@ from qualify.transcript import Arm, Decode, RunKey
 
 MANIFEST = "manifest.json"
 INSPECTIONS = "inspect/findings.json"
+PREFIXES = "prefixes.json"
 STATEMENT = "statement.json"
 _UNSEALED = frozenset({MANIFEST, STATEMENT})
 _PARTIAL = ".partial"

@@ -7,13 +7,20 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from qualify.errors import EvidenceError, UsageError
-from qualify.evidence.bundle import INSPECTIONS, Bundle, RunState
+from qualify.evidence.bundle import INSPECTIONS, PREFIXES, Bundle, RunState
 from qualify.evidence.digests import sha256_file, sha256_value
 from qualify.findings import Finding, Weight
 from qualify.plan import Plan
 from qualify.policy import Policy
 from qualify.ranksteps import RankSteps, compare_ranks
-from qualify.record import ArmRecord, ArmState, GraphCounts, ResolvedConfiguration, RunRecord
+from qualify.record import (
+    ArmRecord,
+    ArmState,
+    GraphCounts,
+    PrefixCache,
+    ResolvedConfiguration,
+    RunRecord,
+)
 from qualify.runtable import collect
 from qualify.serving.configuration import CONFIGURATION, KeptConfiguration, resolved
 from qualify.serving.graphs import read_graphs
@@ -62,6 +69,7 @@ def read_record(bundle: Bundle) -> RunRecord:
         ranks=_ranks(bundle, plan),
         graphs=_graphs(bundle, arms),
         configurations=_configurations(bundle, arms),
+        prefixes_kept=_prefixes(bundle, arms),
         probes={arm: read_probes(bundle.arm(arm)) for arm in arms},
         control_configured=plan.control_configured,
         max_model_len=plan.max_model_len,
@@ -97,6 +105,16 @@ def _configurations(bundle: Bundle, arms: Iterable[Arm]) -> dict[Arm, ResolvedCo
         arm: resolved(bundle.read(name, KeptConfiguration))
         for arm, name in names.items()
         if (bundle.root / name).exists()
+    }
+
+
+def _prefixes(bundle: Bundle, arms: Iterable[Arm]) -> dict[RunKey, str]:
+    names = [f"arms/{arm}/{PREFIXES}" for arm in arms]
+    return {
+        cache.run: cache.kept
+        for name in names
+        if (bundle.root / name).exists()
+        for cache in bundle.read(name, tuple[PrefixCache, ...])
     }
 
 

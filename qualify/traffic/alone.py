@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import httpx2
 import numpy as np
 
-from qualify.loopback import http_client
 from qualify.record import ExpectedRequest
 from qualify.scenario import Arrival, Scenario
 from qualify.traffic.prompts import Round, Vocabulary, plan_rounds
@@ -21,8 +19,6 @@ from qualify.transcript import Decode
 ALONE_REQUESTS = 4
 """Judged requests of a scenario that are sent alone: its first, its last, and two between. The defects of
 batches that only this sees hit most requests in the field; each costs a prefill and a decode by itself."""
-
-_ANSWER_WITHIN_S = 30.0
 
 
 def chosen(request_ids: Sequence[str]) -> frozenset[str]:
@@ -80,17 +76,3 @@ def rounds_of(scenario: Scenario, decode: Decode, vocabulary: Vocabulary) -> tup
         for request in asked
         if request.request_id in names
     )
-
-
-async def forget_prefixes(url: str) -> None:
-    """Empties the server's prefix cache, so that what it computed among others is not taken over alone.
-
-    Args:
-        url: The server. One without such an endpoint (it needs ``VLLM_SERVER_DEV_MODE=1``) keeps its cache,
-            and what a wrong prefill left there is not seen.
-    """
-    try:
-        async with http_client(url, timeout_s=_ANSWER_WITHIN_S) as client:
-            await client.post("/reset_prefix_cache")
-    except httpx2.TransportError:
-        return  # a server that is gone is noticed by the first request

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import BinaryIO
@@ -15,10 +15,11 @@ import httpx2
 from qualify.errors import MachineryError
 from qualify.loopback import http_client, loopback_url
 from qualify.scenario import Scenario
-from qualify.traffic.alone import forget_prefixes, rounds_of
+from qualify.traffic.alone import rounds_of
 from qualify.traffic.answer import Answer
 from qualify.traffic.client import CompletionRequest, Exchange, complete
 from qualify.traffic.forced import ForcedTokens, check_forced
+from qualify.traffic.prefixes import forget_prefixes
 from qualify.traffic.prompts import PlannedRequest, Round, Vocabulary, prompt_digest
 from qualify.traffic.schedule import Sending, send_round
 from qualify.transcript import Decode, RequestFailure, RunKey, Transcript, encode
@@ -77,6 +78,7 @@ class RunOutcome:
         expected: Requests that it should have sent.
         finished: Requests that were written down.
         failed: Those among them without a complete answer.
+        prefixes_kept: Why the server's prefix cache was not emptied before the run; empty where it was.
     """
 
     run: RunKey
@@ -85,6 +87,7 @@ class RunOutcome:
     expected: int
     finished: int
     failed: int
+    prefixes_kept: str = ""
 
 
 def silence_limit_s(scenario: Scenario) -> float:
@@ -114,6 +117,8 @@ async def drive_run(
 ) -> RunOutcome:
     """Sends every request of a run exactly once and writes down what came back.
 
+    The server's prefix cache is emptied before: what is found there is of this run.
+
     Args:
         run: The run; its way of decoding chooses the scenarios driven.
         scenarios: Of the release, in order.
@@ -138,12 +143,11 @@ async def drive_run(
     if run.decode is not Decode.FREE:
         check_forced((request for _, round_ in rounds for request in round_.requests), forced or {})
     path.parent.mkdir(parents=True, exist_ok=True)
-    if run.decode is Decode.ALONE:
-        await forget_prefixes(url)
+    kept = await forget_prefixes(url)
     with path.open("wb") as file:
         total = sum(len(round_.requests) for _, round_ in rounds)
         drive = _Drive(run, served_name, loopback_url(url), file, forced or {}, total, progress)
-        return await drive.all(rounds)
+        return replace(await drive.all(rounds), prefixes_kept=kept)
 
 
 class _Drive:

@@ -154,7 +154,9 @@ async def _sent(sending: Sending, due: Callable[[], Awaitable[None]] | None = No
 @asynccontextmanager
 async def _held(url: str) -> AsyncIterator[None]:
     async with http_client(url, timeout_s=_ANSWER_WITHIN_S) as client:
-        await _post(client, "/pause", {"mode": "keep"})
+        # without clear_cache=false vLLM empties its prefix cache here, whatever its documentation says of
+        # mode=keep, and with it what an earlier phase has filled in
+        await _post(client, "/pause", {"mode": "keep", "clear_cache": "false"})
         try:
             yield
         except BaseException:

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 import pytest
 
 from qualify.compare import coverage
+from qualify.compare.coverage.limits import limitations
 from qualify.compare.coverage.load import Load, arm_load
 from qualify.compare.coverage.timeline import most_in_flight, warmed_up
 from qualify.findings import NOT_MEASURED, CoverageCell, Weight
@@ -138,7 +139,8 @@ def demand(requires: Requirements, *steps: Step, policy: CoveragePolicy | None =
 
 
 def asking(requires: Requirements, record: RunRecord) -> RunRecord:
-    return replace(record, scenarios=(replace(record.scenarios[0], requires=requires),))
+    scenarios = (replace(record.scenarios[0], requires=requires),)
+    return replace(record, scenarios=scenarios, prefixes_kept={FORCED: ""})
 
 
 @pytest.mark.parametrize(
@@ -208,6 +210,22 @@ def test_without_a_step_log_the_servers_counters_tell(
     assert counted(missed) == [False]
     assert counted(met, scenario="another") == [False]
     assert counted(met, run=RunKey(Arm.CANDIDATE, Decode.FREE, 1)) == [False]
+
+
+@pytest.mark.parametrize("kept", [{}, {FORCED: "POST /reset_prefix_cache was answered with 404"}])
+@pytest.mark.parametrize(
+    "requires",
+    [Requirements(prefix_hits=True), Requirements(prefix_hit_tokens=1088), Requirements(prompt_tails=(12,))],
+)
+def test_hits_count_only_where_the_cache_was_emptied_before(
+    requires: Requirements, kept: dict[RunKey, str]
+) -> None:
+    record = replace(asking(requires, served(*PLENTY)), prefixes_kept=kept)
+    (cell,) = [cell for cell in coverage.measure(record, CoveragePolicy(), 48) if cell.kind]
+    assert cell.satisfied is False
+    assert "perhaps of an earlier run" in cell.reached
+    said = [text for text in limitations(record, ()) if "not emptied before candidate.forced.run1" in text]
+    assert len(said) == len(kept)
 
 
 def test_a_prefix_scenario_without_a_hit_leaves_the_run_inconclusive() -> None:

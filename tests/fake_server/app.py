@@ -92,11 +92,15 @@ class Handlers:
         if request.query_params.get("mode") != "keep":
             return JSONResponse({"error": "only mode=keep"}, status_code=400)
         self.engine.paused = True
+        # vLLM's documentation says that clear_cache is ignored with mode=keep; its engine clears all the same
+        if request.query_params.get("clear_cache", "true") == "true":
+            self.engine.forget()
         return JSONResponse({"status": "paused"})
 
     async def reset_prefix_cache(self, _: HttpRequest) -> Response:
-        self.engine.cached.clear()
-        return Response(status_code=200)
+        if self.misbehaviour is Misbehaviour.NO_RESET:
+            return JSONResponse({"detail": "Not Found"}, status_code=404)
+        return JSONResponse({"success": self.engine.forget()})
 
     async def resume(self, _: HttpRequest) -> Response:
         if self.misbehaviour is Misbehaviour.BAD_RESUME:

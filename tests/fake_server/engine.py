@@ -110,6 +110,13 @@ class Engine:
             values["vllm:spec_decode_num_accepted_tokens_total"] = self.accepted
         return values
 
+    def forget(self) -> bool:
+        """Empties the prefix cache, as vLLM does it: not while any request has its place in it."""
+        if self.running or self.settings.misbehaviour is Misbehaviour.KEEPS_BLOCKS:
+            return False
+        self.cached.clear()
+        return True
+
     def step(self) -> None:
         if self._under_load():
             return
@@ -166,12 +173,15 @@ class Engine:
         return admitted
 
     def _look_up(self, request: Request) -> None:
-        blocks = [hash(tuple(request.prompt[:end])) for end in range(BLOCK, len(request.prompt) + 1, BLOCK)]
+        # F38: what requests share is never found; only the very same prompt meets itself again
+        salt = request.seed if self.settings.case == "F38" else ""
+        ends = range(BLOCK, len(request.prompt) + 1, BLOCK)
+        blocks = [hash((salt, *request.prompt[:end])) for end in ends]
         hits = 0
         # the last token of a prompt is always computed
         while hits < (len(request.prompt) - 1) // BLOCK and blocks[hits] in self.cached:
             hits += 1
-        request.found = 0 if self.settings.case == "F38" else hits * BLOCK
+        request.found = hits * BLOCK
         self.queried += len(request.prompt)
         self.hits += request.found
         self.cached.update(blocks)

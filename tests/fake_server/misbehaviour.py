@@ -36,6 +36,8 @@ class Misbehaviour(StrEnum):
     IGNORE_FORCED = "ignore-forced"
     NO_SERVER_INFO = "no-server-info"  # /server_info answers 404
     NO_PAUSE = "no-pause"  # /pause answers 404
+    NO_RESET = "no-reset"  # /reset_prefix_cache answers 404
+    KEEPS_BLOCKS = "keeps-blocks"  # its prefix cache can never be emptied
     BAD_RESUME = "bad-resume"  # /resume answers 500
     # under load
     DIE_UNDER_LOAD = "die-under-load"  # aborts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from qualify.compare.coverage.load import ArmLoad, Load
@@ -13,6 +13,8 @@ from qualify.record import RunRecord, ScenarioExpectation
 from qualify.requirements import NOTHING, Requirements
 from qualify.runtable import RequestHead
 from qualify.transcript import Arm, Decode, RunKey
+
+_HITS = frozenset({"prefix_hits", "prefix_hit_tokens", "prompt_tails"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +58,7 @@ def demanded(record: RunRecord, arm: ArmLoad | None) -> Iterator[CoverageCell]:
             *_by_clock(scenario.requires, heads),
             *_by_metrics(scenario.requires, probes.most_cache_used(scenario.name)),
         )
-        for demand in demands:
+        for demand in map(_of_this_run(record, decode), demands):
             yield CoverageCell(
                 name=demand.what,
                 reached=demand.reached,
@@ -66,6 +68,19 @@ def demanded(record: RunRecord, arm: ArmLoad | None) -> Iterator[CoverageCell]:
                 scenario=scenario.name,
                 kind=demand.kind,
             )
+
+
+def _of_this_run(record: RunRecord, decode: Decode) -> Callable[[Demand], Demand]:
+    """Lets hits count only of a run whose prompts no earlier run can have left in the cache."""
+    if record.prefixes_kept.get(RunKey(Arm.CANDIDATE, decode, 1)) == "":
+        return lambda demand: demand
+
+    def checked(demand: Demand) -> Demand:
+        if demand.kind not in _HITS or not demand.satisfied:
+            return demand
+        return replace(demand, reached=f"{demand.reached}, perhaps of an earlier run", satisfied=False)
+
+    return checked
 
 
 def decisive(scenario: ScenarioExpectation) -> Decode:

@@ -70,7 +70,19 @@ def limitations(record: RunRecord, cells: tuple[CoverageCell, ...]) -> list[str]
     load = arm_load(record, Arm.CANDIDATE)
     if load is not None and (never := _never(load.of())):
         said.append(f"The candidate never met: {', '.join(never)}.")
-    return said
+    return said + _kept_prefixes(record)
+
+
+def _kept_prefixes(record: RunRecord) -> list[str]:
+    runs: dict[str, list[str]] = {}
+    for run, why in record.prefixes_kept.items():
+        if why:
+            runs.setdefault(why, []).append(str(run))
+    return [
+        f"The prefix cache was not emptied before {', '.join(names)} ({why}): prompts of earlier runs may "
+        "have been found there and not computed."
+        for why, names in runs.items()
+    ]
 
 
 def _never(load: Load) -> list[str]:
