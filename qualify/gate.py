@@ -15,6 +15,7 @@ from qualify.compare.inspect import inspect_runs
 from qualify.compare.integrity import check_compared, check_runs, required_runs
 from qualify.compare.locate import locate
 from qualify.compare.oracles import check_oracles
+from qualify.compare.origin import check_origin
 from qualify.compare.power import margin
 from qualify.compare.probes import check_probes
 from qualify.compare.ranks import check_ranks
@@ -54,6 +55,7 @@ def judge(record: RunRecord, policy: Policy, policy_sha256: str) -> Verdict:
         *check_alone(record, policy.decision),
         *check_probes(record, policy.probes),
         *check_ranks(record),
+        *check_origin(record),
         *_control(record, policy, control),
         *coverage.shortfalls(cells, policy.coverage),
     ]

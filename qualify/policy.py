@@ -78,7 +78,12 @@ class CoveragePolicy(Strict):
 
     Attributes:
         minimum_rows: At least one decode step had so many rows.
-        replay_share: Share of all-decode steps of the candidate that must have been replays.
+        replay_share: Share of all-decode steps of the candidate that must have been replays; in each
+            scenario, share of the judged tokens of such steps that replays must have computed.
+        replayed_tokens: Share of all judged tokens of the candidate, without the first of each request, that
+            replays must have computed in each scenario where the control can act. Steps with a prefill beside
+            are none. Recorded right runs have 62% (32 long prompts at once, 48 tokens each) to 100%, and more
+            prompts at once leave less; the default, a quarter, is well below.
         judged_positions: Positions that must have been compared in one run.
         active_widths: Active widths of the C128A metadata rows, in entries, that must each have been seen in
             a decode step of the candidate.
@@ -91,6 +96,7 @@ class CoveragePolicy(Strict):
 
     minimum_rows: Annotated[int, Field(ge=2)] = 2
     replay_share: Share = 0.95
+    replayed_tokens: Share = 0.25
     judged_positions: Annotated[int, Field(ge=1)] = 1
     active_widths: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False)] = ()
     graph_rows: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False)] = ()

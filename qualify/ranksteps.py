@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from qualify.steps import DECODE, NO_REPLAY, PIECEWISE_REPLAY, Step
+from qualify.steps import DECODE, NO_REPLAY, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,12 +18,13 @@ class RankSteps:
         steps: Steps that it recorded; 0 where it recorded nothing.
         replayed: Of these, steps in which anything was replayed.
         decode: Steps with nothing but decode rows.
-        whole: Of these, steps that were replayed as a whole.
+        whole: Of these, steps that the plan's kind of replay replayed as a whole.
         other: First difference from the steps of rank 0; empty where both ran the same.
         looked: Steps whose C128A rows were looked at where a graph reads them.
-        wrong: Of these, steps with rows that are not what the reference makes of them.
+        looked_decode: Of these, steps with nothing but decode rows.
+        wrong: Of those looked at, steps with rows that are not what the reference makes of them.
         wrong_rows: Rows that were ever wrong, sorted.
-        disagreed: Of these, steps whose rows are not those of rank 0.
+        disagreed: Of those looked at, steps whose rows are not those of rank 0.
     """
 
     rank: int
@@ -33,6 +34,7 @@ class RankSteps:
     whole: int
     other: str
     looked: int
+    looked_decode: int
     wrong: int
     wrong_rows: tuple[int, ...]
     disagreed: int
@@ -41,12 +43,14 @@ class RankSteps:
 @dataclass(slots=True)
 class _Counted:
     rank: int
+    replay: str
     steps: int = 0
     replayed: int = 0
     decode: int = 0
     whole: int = 0
     other: str = ""
     looked: int = 0
+    looked_decode: int = 0
     wrong: int = 0
     wrong_rows: set[int] = field(default_factory=set)
     disagreed: int = 0
@@ -56,9 +60,10 @@ class _Counted:
         self.replayed += step.replay != NO_REPLAY
         if step.kind == DECODE:
             self.decode += 1
-            self.whole += step.replay not in (NO_REPLAY, PIECEWISE_REPLAY)
+            self.whole += step.replay == self.replay
         if step.metadata is not None:
             self.looked += 1
+            self.looked_decode += step.kind == DECODE
             self.wrong += bool(step.metadata.wrong_rows)
             self.wrong_rows.update(step.metadata.wrong_rows)
             if first is not None and first.metadata is not None:
@@ -73,23 +78,25 @@ class _Counted:
             whole=self.whole,
             other=self.other,
             looked=self.looked,
+            looked_decode=self.looked_decode,
             wrong=self.wrong,
             wrong_rows=tuple(sorted(self.wrong_rows)),
             disagreed=self.disagreed,
         )
 
 
-def compare_ranks(read: Callable[[int], Iterable[Step]], ranks: int) -> tuple[RankSteps, ...]:
+def compare_ranks(read: Callable[[int], Iterable[Step]], ranks: int, replay: str) -> tuple[RankSteps, ...]:
     """Goes through the step logs of one server's ranks side by side, once, one step at a time.
 
     Args:
         read: Gives the steps of a rank; nothing where it recorded none.
         ranks: Ranks that the server has.
+        replay: The kind of replay that the plan says.
 
     Returns:
         One entry for each rank, rank 0 first.
     """
-    counted = [_Counted(rank) for rank in range(ranks)]
+    counted = [_Counted(rank, replay) for rank in range(ranks)]
     for number, steps in enumerate(itertools.zip_longest(*(read(rank) for rank in range(ranks)))):
         for entry, step in zip(counted, steps, strict=True):
             if step is not None:

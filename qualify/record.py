@@ -16,6 +16,9 @@ from qualify.steps import StepRow as StepRow
 from qualify.steps import StepTable
 from qualify.transcript import Arm, RunKey
 
+AS_RECORDED = "as recorded"
+"""Kind of replay of transcripts made elsewhere: their steps, where counted, name no requests."""
+
 
 class ArmState(StrEnum):
     """How an arm ended."""
@@ -160,7 +163,7 @@ class RunRecord:
         run_date: ISO date of the run.
         subject: Digest that the verdict binds to, or ``unbound``.
         scope: What ran, as (label, value) pairs sorted by label: launcher, device, replay, model, ...
-        replay: ``emulated replay`` or ``FULL CUDA graph replay``.
+        replay: ``emulated replay``, ``FULL CUDA graph replay``, or `AS_RECORDED`.
         scenarios: What the plan asked for, sorted by name.
         arms: What became of each configured arm.
         runs: Transcripts of each run (see `qualify.runtable.collect`).
@@ -173,6 +176,8 @@ class RunRecord:
         probes: What the probes of each arm measured; none where nothing was.
         ranks: Steps of each rank of an arm's server, rank 0 first; none where one rank serves and nobody
             looks at its metadata.
+        looks_at_metadata: Arms whose ranks were asked to look at their C128A rows in each step.
+        torn: Arms whose step log ends within a line.
         control_configured: False where the control was switched off.
         incomplete: Why evidence is not complete; empty where it is.
         inspections: What was found in the image before it was served; a missing look is a finding too.
@@ -191,6 +196,8 @@ class RunRecord:
     runs: Mapping[RunKey, RunTable]
     steps: Mapping[Arm, StepTable] = field(default_factory=dict)
     ranks: Mapping[Arm, tuple[RankSteps, ...]] = field(default_factory=dict)
+    looks_at_metadata: frozenset[Arm] = frozenset()
+    torn: frozenset[Arm] = frozenset()
     graphs: Mapping[Arm, GraphCounts] = field(default_factory=dict)
     configurations: Mapping[Arm, ResolvedConfiguration] = field(default_factory=dict)
     prefixes_kept: Mapping[RunKey, str] = field(default_factory=dict)

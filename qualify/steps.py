@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 DECODE = "decode"
 NO_REPLAY = "none"
-PIECEWISE_REPLAY = "PIECEWISE CUDA graph replay"
 
 
 def step_log(rank: int = 0) -> str:
@@ -75,7 +74,7 @@ class StepTable:
     Attributes:
         decode: bool [S], every row of the step was one query.
         replayed: bool [S], something replayed the step or pieces of it.
-        whole: bool [S], something replayed the step as a whole, metadata's readers included.
+        whole: bool [S], the plan's kind of replay replayed the step as a whole, metadata's readers included.
         rows: int32 [S], rows of the step.
         padded_rows: int32 [S], rows of the graph that replayed it; 0 where unknown.
         step: int32 [E], the step that the row belongs to.
@@ -99,11 +98,12 @@ class StepTable:
     server_request_ids: tuple[str, ...]
 
 
-def collect_steps(steps: Iterable[Step]) -> StepTable:
+def collect_steps(steps: Iterable[Step], replay: str) -> StepTable:
     """Turns steps into arrays, one at a time.
 
     Args:
         steps: One arm's steps in the order in which they ran.
+        replay: The kind of replay that the plan says; another kind, or a replay in pieces, is none of it.
     """
     decode, replayed, whole = array("b"), array("b"), array("b")
     rows, padded, step_of, request, row, computed, reached = (array("i") for _ in range(7))
@@ -111,7 +111,7 @@ def collect_steps(steps: Iterable[Step]) -> StepTable:
     for number, step in enumerate(steps):
         decode.append(step.kind == DECODE)
         replayed.append(step.replay != NO_REPLAY)
-        whole.append(step.replay not in (NO_REPLAY, PIECEWISE_REPLAY))
+        whole.append(step.replay == replay)
         rows.append(len(step.rows))
         padded.append(step.padded_rows or 0)
         for entry in step.rows:

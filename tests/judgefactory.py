@@ -162,7 +162,8 @@ def build(
             steps_of(
                 [item for key, run in runs.items() if key.arm is arm for item in run],
                 "none" if arm is Arm.BASELINE else "emulated replay",
-            )
+            ),
+            "emulated replay",
         )
         for arm in arms
     }

@@ -16,7 +16,7 @@ def step(kind: str = "decode", replay: str = FULL, *, rows: str = "ab", crc32: i
 
 
 def ranks(*logs: list[Step]):
-    return compare_ranks(lambda rank: iter(logs[rank]), len(logs))
+    return compare_ranks(lambda rank: iter(logs[rank]), len(logs), FULL)
 
 
 def test_equal_ranks():

@@ -148,9 +148,9 @@ def _head(key: RunKey, name: str, number: int) -> RequestHead:
 
 
 def _steps(arm: Arm, names: Sequence[str], batches: int) -> StepTable:
-    """One decode step for each token after the first of each batch."""
-    count = batches * (TOKENS - 1)
-    key = next(key for key in reversed(RUNS) if key.arm is arm)
+    """One decode step for each token after the first of each batch of each of the arm's runs."""
+    runs = [key for key in RUNS if key.arm is arm]
+    count = len(runs) * batches * (TOKENS - 1)
     step = np.repeat(np.arange(count, dtype=np.int32), ROWS)
     row = np.tile(np.arange(ROWS, dtype=np.int32), count)
     return StepTable(
@@ -164,7 +164,7 @@ def _steps(arm: Arm, names: Sequence[str], batches: int) -> StepTable:
         row=row,
         computed=CONTEXT + row + step % (TOKENS - 1),
         reached=CONTEXT + row + 1 + step % (TOKENS - 1),
-        server_request_ids=tuple(f"{name}@{key}" for name in names),
+        server_request_ids=tuple(f"{name}@{key}" for key in runs for name in names),
     )
 
 

@@ -47,6 +47,30 @@ def ranks_covered(record: RunRecord, replay_share: float) -> tuple[CoverageCell,
     return tuple(cells)
 
 
+def metadata_covered(record: RunRecord) -> tuple[CoverageCell, ...]:
+    """Whether each rank of the candidate looked at its C128A rows, where it was asked to.
+
+    Args:
+        record: The run record.
+
+    Returns:
+        Nothing where nobody was asked. In the baseline nothing reads rows at the capacity stride, and the
+        control's fault is known: what was looked at there is worth a note at most.
+    """
+    if Arm.CANDIDATE not in record.looks_at_metadata:
+        return ()
+    return tuple(
+        CoverageCell(
+            name=f"decode steps of the candidate whose C128A rows were looked at, rank {rank.rank}",
+            reached=f"{rank.looked_decode} of {rank.decode}" if rank.looked else NOT_MEASURED,
+            required="all",
+            satisfied=0 < rank.decode == rank.looked_decode,
+            how=_HOW,
+        )
+        for rank in record.ranks.get(Arm.CANDIDATE, ())
+    )
+
+
 def check_ranks(record: RunRecord) -> list[Finding]:
     """Findings about single ranks.
 

@@ -13,6 +13,7 @@ from qualify.steps import StepTable
 UNKNOWN = -1
 
 Numbers = npt.NDArray[np.int32]
+Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,8 +36,9 @@ class Placement:
 def place(run: RunTable, steps: StepTable | None) -> Placement:
     """Finds the decode row of each emitted token of a run.
 
-    Token i of a request was computed by the step after which the KV cache held its prompt and i tokens more.
-    Token 0 comes from the prefill and has no decode row.
+    Token i of a request was computed by the step that put token i - 1 into the KV cache behind the prompt;
+    by the last one, where a draft was turned down and its place computed again. Token 0 comes from the
+    prefill and has no decode row.
 
     Args:
         run: The run.
@@ -55,8 +57,51 @@ def place(run: RunTable, steps: StepTable | None) -> Placement:
     start = np.array([head.start if head else 0 for head in asked], dtype=np.int64)
     prompt = np.array([head.context_tokens if head else 0 for head in asked], dtype=np.int64)
     length = np.array([head.length if head else 0 for head in asked], dtype=np.int64)
-    token = steps.reached - prompt[steps.request]
-    ours = (token >= 1) & (token < length[steps.request])
-    at = start[steps.request[ours]] + token[ours]
-    row[at], step[at] = steps.row[ours], steps.step[ours]
+    entry, token = _emitted(steps, prompt, length)
+    at = start[steps.request[entry]] + token
+    row[at], step[at] = steps.row[entry], steps.step[entry]
     return Placement(row, step, context, recorded=True)
+
+
+def _emitted(steps: StepTable, prompt: Places, length: Places) -> tuple[Places, Places]:
+    """Which tokens each row of a step can have emitted: one, or several where it verified drafts.
+
+    Args:
+        steps: E rows of R requests.
+        prompt: int64 [R], prompt tokens of each request.
+        length: int64 [R], tokens that it emitted.
+
+    Returns:
+        int64 [N] indices of rows and int64 [N] tokens of their requests, in the order of steps.
+    """
+    order = np.argsort(steps.request, kind="stable")
+    request = steps.request[order]
+    computed, reached = steps.computed[order].astype(np.int64), steps.reached[order].astype(np.int64)
+    # What was computed again after a preemption was emitted before: only what lies beyond is new.
+    again = computed <= _most_before(computed, request)
+    after = np.where(again, np.maximum(computed, _most_before(reached, request)), computed)
+    # A row that computes a prompt, to its end or not, emits one token at most.
+    after = np.where(computed < prompt[request], np.maximum(after, reached - 1), after)
+    first = np.maximum(after - prompt[request] + 1, 1)
+    last = np.minimum(reached - prompt[request], length[request] - 1)
+    count = np.maximum(last - first + 1, 0)
+    entry = np.repeat(order, count)
+    within = np.arange(len(entry)) - np.repeat(np.cumsum(count) - count, count)
+    return entry, np.repeat(first, count) + within
+
+
+def _most_before(values: Places, request: Numbers) -> Places:
+    """Largest value that the same request had earlier; -1 for its first row.
+
+    Args:
+        values: int64 [E], at least 0, sorted by request.
+        request: int32 [E], the requests.
+    """
+    if not len(values):
+        return values
+    apart = request.astype(np.int64) * (int(values.max()) + 1)
+    most = np.maximum.accumulate(values + apart) - apart
+    before = np.full(len(values), -1, dtype=np.int64)
+    same = request[1:] == request[:-1]
+    before[1:][same] = most[:-1][same]
+    return before

@@ -26,7 +26,7 @@ from qualify.serving.configuration import CONFIGURATION, KeptConfiguration, reso
 from qualify.serving.graphs import read_graphs
 from qualify.serving.logfile import log_lines
 from qualify.serving.probes.reading import read_probes
-from qualify.serving.steps import read_steps
+from qualify.serving.steps import StepLog, read_steps
 from qualify.steps import Step, collect_steps
 from qualify.transcript import Arm, RunKey, Transcript, read_transcripts
 from qualify.yamlsource import Source, parse, refuse
@@ -55,7 +55,8 @@ def read_record(bundle: Bundle) -> RunRecord:
     runs = {
         key: collect(key, _own(path, key)) for arm in arms for key, path in bundle.transcripts(arm).items()
     }
-    logs: dict[Arm, Path] = {arm: path for arm in arms if (path := bundle.steps(arm)) is not None}
+    logs = {arm: StepLog(path) for arm in arms if (path := bundle.steps(arm)) is not None}
+    steps = {arm: collect_steps(log, plan.replay) for arm, log in logs.items()}
     return RunRecord(
         release=plan.release,
         run_date=state.date[:10],
@@ -65,8 +66,10 @@ def read_record(bundle: Bundle) -> RunRecord:
         scenarios=plan.scenarios,
         arms=arms,
         runs=runs,
-        steps={arm: collect_steps(read_steps(path)) for arm, path in logs.items()},
+        steps=steps,
+        torn=frozenset(arm for arm, log in logs.items() if log.torn),
         ranks=_ranks(bundle, plan),
+        looks_at_metadata=frozenset(planned.arm for planned in plan.arms if planned.looks_at_metadata),
         graphs=_graphs(bundle, arms),
         configurations=_configurations(bundle, arms),
         prefixes_kept=_prefixes(bundle, arms),
@@ -88,7 +91,7 @@ def _ranks(bundle: Bundle, plan: Plan) -> dict[Arm, tuple[RankSteps, ...]]:
         return read_steps(path) if path is not None else iter(())
 
     return {
-        planned.arm: compare_ranks(functools.partial(read, planned.arm), planned.ranks)
+        planned.arm: compare_ranks(functools.partial(read, planned.arm), planned.ranks, plan.replay)
         for planned in plan.arms
         if (planned.ranks > 1 or planned.looks_at_metadata) and bundle.steps(planned.arm) is not None
     }

@@ -11,7 +11,14 @@ import numpy as np
 from qualify.errors import UsageError
 from qualify.foreign.answers import Answer, ForeignRun
 from qualify.foreign.formats import Vocabulary, read_file
-from qualify.record import ArmRecord, ArmState, ExpectedRequest, RunRecord, ScenarioExpectation
+from qualify.record import (
+    AS_RECORDED,
+    ArmRecord,
+    ArmState,
+    ExpectedRequest,
+    RunRecord,
+    ScenarioExpectation,
+)
 from qualify.runtable import RunTable, collect
 from qualify.steps import StepTable
 from qualify.transcript import Arm, Decode, RunKey, Transcript
@@ -74,7 +81,7 @@ def lay_out(files: Files, *, run_date: str, caught_in: Sequence[str] = ()) -> Ru
         run_date=run_date,
         subject=UNBOUND,
         scope=(("evidence", "transcripts recorded by others"), ("image", UNBOUND)),
-        replay="as recorded",
+        replay=AS_RECORDED,
         scenarios=scenarios,
         arms={
             arm: ArmRecord(

@@ -54,35 +54,51 @@ def server_request_id(internal_id: str) -> str:
     return match["id"] if match else internal_id
 
 
-def read_steps(path: Path) -> Iterator[Step]:
-    """Reads a step log, one step at a time.
+class StepLog:
+    """A step log, read one step at a time.
 
-    Args:
-        path: One JSON line for each engine step; plain, or compressed (``.gz``).
-
-    Yields:
-        The steps in order. A last line that was cut, as a killed server leaves it, is left out. Nothing where
-        there is no file: the server recorded nothing.
-
-    Raises:
-        EvidenceError: A line is not a step, or steps are missing in between.
+    Attributes:
+        torn: After reading: the log ends within a line, as a killed server or a cut file leaves it. That line
+            is no step.
     """
-    if not path.exists():
-        return
-    expected: int | None = None
-    with open_lines(path) as log:
-        for number, text in enumerate(log, start=1):
-            if not text.endswith(b"\n"):
-                return  # it was being written when the server ended
-            line = _decoded(text, path, number)
-            if expected is not None and line.step != expected:
-                raise EvidenceError(
-                    f"step {line.step} follows step {expected - 1}",
-                    where=f"{path}:{number}",
-                    advice="The step log is damaged, or two servers wrote it; run again.",
-                )
-            expected = line.step + 1
-            yield _step(line)
+
+    def __init__(self, path: Path) -> None:
+        """Reads nothing yet.
+
+        Args:
+            path: One JSON line for each engine step; plain, or compressed (``.gz``).
+        """
+        self._path = path
+        self.torn = False
+
+    def __iter__(self) -> Iterator[Step]:
+        """The steps in order; none where there is no file: the server recorded nothing.
+
+        Raises:
+            EvidenceError: A line is not a step, or steps are missing in between.
+        """
+        if not self._path.exists():
+            return
+        expected: int | None = None
+        with open_lines(self._path) as log:
+            for number, text in enumerate(log, start=1):
+                if not text.endswith(b"\n"):
+                    self.torn = True
+                    return
+                line = _decoded(text, self._path, number)
+                if expected is not None and line.step != expected:
+                    raise EvidenceError(
+                        f"step {line.step} follows step {expected - 1}",
+                        where=f"{self._path}:{number}",
+                        advice="The step log is damaged, or two servers wrote it; run again.",
+                    )
+                expected = line.step + 1
+                yield _step(line)
+
+
+def read_steps(path: Path) -> Iterator[Step]:
+    """The steps of a log (see `StepLog`)."""
+    return iter(StepLog(path))
 
 
 def _decoded(text: bytes, path: Path, number: int) -> _Line:

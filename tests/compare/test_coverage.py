@@ -6,7 +6,7 @@ import pytest
 
 from qualify.compare import coverage
 from qualify.compare.figures import Power, in_known_units
-from qualify.findings import NOT_MEASURED
+from qualify.findings import NOT_MEASURED, STEP_LOG
 from qualify.policy import CoveragePolicy
 from qualify.transcript import Arm
 from tests.judgefactory import World, build
@@ -65,7 +65,7 @@ def test_scenario_beyond_the_window_is_not_called_inside() -> None:
 def test_nothing_recorded_is_not_measured_and_not_satisfied() -> None:
     record = replace(build(World(scenarios={"eight": 8}, tokens=6)), steps={})
     cells = coverage.measure(record, CoveragePolicy(), 48)
-    unmeasured = [cell for cell in cells if cell.reached == NOT_MEASURED]
+    unmeasured = [cell for cell in cells if cell.reached == NOT_MEASURED and cell.how == STEP_LOG]
     assert len(unmeasured) == 3
     assert all(cell.satisfied is False for cell in unmeasured)
     assert len(coverage.shortfalls(cells, CoveragePolicy())) == 3

@@ -46,7 +46,7 @@ def ids() -> list[str]:
 def served(*steps: Step) -> RunRecord:
     """A run whose candidate has just these steps; its prompts have 1000, 1100, ... tokens."""
     record = build(WORLD)
-    return replace(record, steps={**record.steps, Arm.CANDIDATE: collect_steps(steps)})
+    return replace(record, steps={**record.steps, Arm.CANDIDATE: collect_steps(steps, "FULL")})
 
 
 def load(*steps: Step) -> Load:

@@ -43,7 +43,8 @@ def two_requests() -> tuple[RunTable, StepTable]:
             ),
             Step(kind="decode", rows=(other, row(run, 1, 1, 1101)), replay="FULL", padded_rows=2),
             Step(kind="decode", rows=(row(run, 1, 0, 1102),), replay="FULL", padded_rows=1),
-        ]
+        ],
+        "FULL",
     )
 
 
@@ -58,9 +59,41 @@ def test_each_token_is_traced_to_the_row_that_computed_it() -> None:
     assert placement.recorded
 
 
+def test_drafts_give_several_tokens_to_one_row_and_a_draft_turned_down_is_computed_again() -> None:
+    run = run_of(1, tokens=8)
+    steps = collect_steps(
+        [
+            Step(kind="prefill", rows=(row(run, 0, 0, 0, 1000),), replay="none"),
+            Step(kind="decode", rows=(row(run, 0, 3, 1000, 4),), replay="FULL"),  # all drafts are right
+            Step(kind="decode", rows=(row(run, 0, 2, 1004, 4),), replay="FULL"),  # the first alone is
+            Step(kind="decode", rows=(row(run, 0, 1, 1006, 4),), replay="FULL"),
+        ],
+        "FULL",
+    )
+    placement = place(run, steps)
+    assert list(placement.step) == [UNKNOWN, 1, 1, 1, 1, 2, 2, 3]
+    assert list(placement.row) == [UNKNOWN, 3, 3, 3, 3, 2, 2, 1]
+
+
+def test_what_is_computed_again_after_a_preemption_was_emitted_before() -> None:
+    run = run_of(1, tokens=6)
+    steps = collect_steps(
+        [
+            Step(kind="prefill", rows=(row(run, 0, 0, 0, 1000),), replay="none"),
+            *(Step(kind="decode", rows=(row(run, 0, 0, 1000 + token),), replay="FULL") for token in range(3)),
+            Step(kind="prefill", rows=(row(run, 0, 5, 0, 512),), replay="none"),
+            Step(kind="prefill", rows=(row(run, 0, 5, 512, 490),), replay="none"),
+            Step(kind="prefill", rows=(row(run, 0, 5, 1002, 2),), replay="none"),
+            Step(kind="decode", rows=(row(run, 0, 0, 1004),), replay="FULL"),
+        ],
+        "FULL",
+    )
+    assert list(place(run, steps).step) == [UNKNOWN, 1, 2, 3, 6, 7]
+
+
 def test_without_steps_rows_are_estimated_from_the_sending_order() -> None:
     run = run_of(3)
-    for steps in (None, collect_steps([])):
+    for steps in (None, collect_steps([], "FULL")):
         placement = place(run, steps)
         assert not placement.recorded
         assert [list(placement.row[head.positions]) for head in run.heads] == [
@@ -87,7 +120,7 @@ def test_strata_follow_from_the_steps() -> None:
 def test_steps_since_a_prefill() -> None:
     _, steps = two_requests()
     assert list(since_prefill(steps)) == [0, 1, 0, 1, 2, 3]
-    decode_only = collect_steps([Step(kind="decode", rows=(), replay="none")] * 3)
+    decode_only = collect_steps([Step(kind="decode", rows=(), replay="none")] * 3, "FULL")
     assert since_prefill(decode_only).min() > 2
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from qualify.errors import EvidenceError
-from qualify.serving.steps import read_steps, server_request_id
+from qualify.serving.steps import StepLog, read_steps, server_request_id
 from qualify.steps import Step, StepRow
 
 
@@ -68,7 +68,12 @@ def test_no_file_means_nothing_recorded(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cut", [1, 20, 60])
 def test_last_line_of_a_killed_server_may_be_cut(tmp_path: Path, cut: int) -> None:
     path = write(tmp_path / "s", line(0), line(1)[:cut], end="")
-    assert len(list(read_steps(path))) == 1
+    log = StepLog(path)
+    assert len(list(log)) == 1
+    assert log.torn
+    whole = StepLog(write(tmp_path / "whole", line(0), line(1)))
+    assert len(list(whole)) == 2
+    assert not whole.torn
 
 
 def test_garbage_before_the_end_is_refused_with_its_line(tmp_path: Path) -> None:

@@ -7,15 +7,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from qualify.compare.configuration import configured_graphs
 from qualify.compare.coverage.demands import demanded
 from qualify.compare.coverage.load import ArmLoad, Load, arm_load
-from qualify.compare.coverage.probes import measured_by_probes
+from qualify.compare.coverage.probes import measured_by_probes, probes_there
+from qualify.compare.coverage.replays import (
+    JudgedTokens,
+    answers_recorded,
+    answers_replayed,
+    judged_tokens,
+    short_of_replays,
+)
 from qualify.compare.coverage.timeline import most_in_flight
 from qualify.compare.coverage.window import shows_up_to
 from qualify.compare.oracles import answers_right, known_answers
-from qualify.compare.ranks import ranks_covered
+from qualify.compare.ranks import metadata_covered, ranks_covered
 from qualify.compare.strata import CONTEXT_EDGES
 from qualify.findings import NOT_MEASURED, SERVER_LOG, STEP_LOG, TRANSCRIPTS, CoverageCell
 from qualify.policy import CoveragePolicy
 from qualify.record import ExpectedRequest, GraphCounts, RunRecord
+from qualify.release import FULL_GRAPHS
 from qualify.steps import StepTable
 from qualify.transcript import Arm, Decode, RunKey
 
@@ -30,13 +38,18 @@ def measure(record: RunRecord, policy: CoveragePolicy, compared: int) -> tuple[C
     """
     candidate, baseline = record.steps.get(Arm.CANDIDATE), record.steps.get(Arm.BASELINE)
     load = arm_load(record, Arm.CANDIDATE)
+    judged = judged_tokens(record, Arm.CANDIDATE)
     return (
         _rows(candidate, policy.minimum_rows),
-        _replayed(candidate, policy.replay_share),
+        _replayed(candidate, record.replay, policy.replay_share, judged),
+        *answers_recorded(record, Arm.CANDIDATE, judged),
+        *answers_replayed(record, judged, policy.replayed_tokens),
         _baseline_replays(baseline),
+        *answers_recorded(record, Arm.BASELINE, judged_tokens(record, Arm.BASELINE)),
         *_counted(record, Arm.CANDIDATE),
         *_counted(record, Arm.BASELINE),
         *ranks_covered(record, policy.replay_share),
+        *metadata_covered(record),
         *configured_graphs(record),
         CoverageCell(
             name="positions compared",
@@ -50,6 +63,7 @@ def measure(record: RunRecord, policy: CoveragePolicy, compared: int) -> tuple[C
         *_loads(load, policy),
         *_timeline(record),
         *measured_by_probes(record),
+        *probes_there(record),
         *_known_answers(record, policy.known_answers),
         *demanded(record, load),
     )
@@ -69,17 +83,25 @@ def _rows(steps: StepTable | None, minimum: int) -> CoverageCell:
     )
 
 
-def _replayed(steps: StepTable | None, share: float) -> CoverageCell:
+def _replayed(
+    steps: StepTable | None, replay: str, share: float, judged: Sequence[JudgedTokens]
+) -> CoverageCell:
     name, required = "decode steps of the candidate that were replays", f"at least {share:.1%}"
     if steps is None or not steps.decode.any():
         return _unmeasured(name, required)
     # a step that was replayed in pieces builds and reads its metadata afresh
     total, replays = int(steps.decode.sum()), int((steps.decode & steps.whole).sum())
+    other, short = int((steps.decode & steps.replayed & ~steps.whole).sum()), short_of_replays(judged, share)
     return CoverageCell(
         name=name,
-        reached=f"{replays} of {total} ({replays / total:.1%})",
+        reached=f"{replays} of {total} ({replays / total:.1%})"
+        + (f", {other} replayed otherwise than by {replay}" if other else "")
+        + "".join(
+            f"; in {item.scenario} they computed {item.replayed_decode} of {item.decode} judged tokens"
+            for item in short
+        ),
         required=required,
-        satisfied=replays >= share * total,
+        satisfied=replays >= share * total and not short,
         how=STEP_LOG,
     )
 
@@ -101,19 +123,31 @@ def _baseline_replays(steps: StepTable | None) -> CoverageCell:
 def _counted(record: RunRecord, arm: Arm) -> tuple[CoverageCell, ...]:
     """A second witness beside the step log: the server's own table, which leaves out its last seconds."""
     graphs = record.graphs.get(arm)
+    name = f"steps of the {arm} as its server counted them"
     if graphs is None:
-        return ()
-    none = bool(graphs.steps) and all(mode == "NONE" for mode, _, _ in graphs.steps)
-    baseline = arm is Arm.BASELINE
+        counted = arm in record.steps and bool(record.graphs)  # another arm's server did
+        return (CoverageCell(name=name, reached=NOT_MEASURED, how=SERVER_LOG),) if counted else ()
+    required, satisfied = "", None
+    if arm is Arm.BASELINE:
+        required = "none with a graph"
+        satisfied = bool(graphs.steps) and all(mode == "NONE" for mode, _, _ in graphs.steps)
+    elif record.replay == FULL_GRAPHS:
+        required = "FULL graphs, as in the step log"
+        satisfied = not _contradicted(graphs, record.steps.get(arm))
     return (
         CoverageCell(
-            name=f"steps of the {arm} as its server counted them",
-            reached=_by_mode(graphs),
-            required="none with a graph" if baseline else "",
-            satisfied=none if baseline else None,
-            how=SERVER_LOG,
+            name=name, reached=_by_mode(graphs), required=required, satisfied=satisfied, how=SERVER_LOG
         ),
     )
+
+
+def _contradicted(graphs: GraphCounts, steps: StepTable | None) -> bool:
+    """True where the server has no FULL graphs, or counted none and more other steps than the log has."""
+    if not graphs.mode.startswith("FULL"):
+        return True
+    if steps is None or any(mode == "FULL" for mode, _, _ in graphs.steps):
+        return False
+    return sum(count for _, _, count in graphs.steps) > int((~steps.whole).sum())
 
 
 def _by_mode(graphs: GraphCounts) -> str:
