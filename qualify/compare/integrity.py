@@ -64,27 +64,32 @@ def check_runs(record: RunRecord, required: Iterable[RunKey], flaws: Mapping[Run
         record: The run record.
         required: Runs that must be there; further runs of a way of decoding that is judged are checked too.
         flaws: What was found wrong with each run's answers.
+
+    Returns:
+        What was found; the missing runs of one arm are one finding.
     """
-    findings = []
+    findings: list[Finding] = []
+    missing: dict[Arm, list[RunKey]] = {}
     further = {key for key in record.runs if expected_in(record, key)}
     for key in sorted({*required, *further}, key=str):
         run = record.runs.get(key)
         if run is None or not run.heads:
-            findings.append(_missing_run(record, key))
+            missing.setdefault(key.arm, []).append(key)
             continue
         findings += _requests(record, key, run)
         findings += _answers(key, flaws[key])
-    return findings
+    return findings + [_missing_runs(record, arm, keys) for arm, keys in missing.items()]
 
 
-def _missing_run(record: RunRecord, key: RunKey) -> Finding:
-    arm = record.arms.get(key.arm)
-    state = f"; the arm's state is {arm.state}" if arm else ""
+def _missing_runs(record: RunRecord, arm: Arm, keys: Sequence[RunKey]) -> Finding:
+    entry = record.arms.get(arm)
+    state = f"; the arm's state is {entry.state}" if entry else ""
+    lacking = "Run {} has" if len(keys) == 1 else "Runs {} have"
     return Finding(
         rule="run-missing",
         weight=Weight.UNTESTED,
-        arm=key.arm,
-        summary=f"Run {key} has no transcripts{state}.",
+        arm=arm,
+        summary=f"{lacking.format(', '.join(str(key) for key in keys))} no transcripts{state}.",
         advice="Run again, and read the arm's log if it happens again.",
     )
 
