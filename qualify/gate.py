@@ -134,9 +134,15 @@ def describe(item: Evidence) -> str:
     """One rule's outcome in a sentence."""
     where = "" if item.scope == "run" else f" in {item.scope}"
     if item.rule == "exact":
+        seen = (
+            f"the baseline's runs differ by nothing that matters, {item.hits} of {item.of} requests "
+            f"by more than {item.limit:.2g} nats"
+            if item.limit
+            else f"the baseline's runs are identical, {item.hits} of {item.of} requests differ"
+        )
         return (
-            f"exact{where}: the baseline's runs are identical, {item.hits} of {item.of} requests differ; "
-            f"right servers that differ now and then would show this with probability {item.p:.2g} at most"
+            f"exact{where}: {seen}; right servers that differ now and then would show this "
+            f"with probability {item.p:.2g} at most"
         )
     if item.rule == "ceiling":
         return f"ceiling{where}: {item.hits} of {item.of} requests have a mean over {item.limit:g} nats"
@@ -194,7 +200,7 @@ def _caught(control: Judged, scenario: str, fault: str, policy: Policy) -> Findi
             "Serve the baseline more often, send more requests, or check that the fault acts.",
             scenario,
         )
-    damage = locate(control.aligned, control.placement, scenario)
+    damage = locate(control.aligned, control.placement, scenario, policy.decision.negligible_kld)
     factor = margin(sections, policy.decision)
     how = (
         f"it could have been {factor:g} times weaker and still be caught"
@@ -283,7 +289,7 @@ def _limitations(
     for entry in judged:
         if entry.arm is Arm.CANDIDATE and entry.comparison.power is not None:
             said += coverage.unseen(entry.comparison.power)
-            said += coverage.quiet(entry.floor) if entry.exact else []
+            said += coverage.quiet(entry.floor, entry.quiet) if entry.quiet is not None else []
     said += [f"Waived: {item.summary}" for item in ordered if item.weight is Weight.WAIVED]
     return tuple(said)
 

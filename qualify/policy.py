@@ -54,8 +54,9 @@ class DecisionPolicy(Strict):
             the floor says. The default is the loss of a 3-bit quantisation (llama.cpp's Q3_K_S: 0.164 nats
             mean over a corpus), far beyond what two ways of running the same weights may differ.
         negligible_kld: A difference smaller than this, in the mean over all requests or at a position, does
-            not matter, however sure it is; where the floor is exactly zero, any does. The default is the loss
-            of an 8-bit quantisation (llama.cpp's Q8_0: 0.00024 nats).
+            not matter, however sure it is; where the floor is exactly zero, any does. A floor that nowhere
+            shows as much is quiet, and one request beyond it is a finding. The default is the loss of an
+            8-bit quantisation (llama.cpp's Q8_0: 0.00024 nats).
     """
 
     false_rejection: Annotated[float, Field(gt=0, le=0.05)] = 0.001

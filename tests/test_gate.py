@@ -99,6 +99,35 @@ def test_control_that_is_not_caught_is_inconclusive() -> None:
     assert {item.weight for item in found(verdict, "control")} == {Weight.UNTESTED}
 
 
+def test_negligible_noise_neither_blinds_the_run_nor_catches_an_idle_control() -> None:
+    """One logprob of one position of the second baseline run, moved by 1e-6: 1e-14 nats."""
+
+    def noisy(item: Transcript) -> Transcript:
+        if (item.run, item.request_id) != (RunKey(Arm.BASELINE, Decode.FORCED, 2), "eight/main/0003"):
+            return item
+        best = (item.top_logprobs[3][0] or 0.0) - 1e-6
+        lists = (*item.top_logprobs[:3], (best, *item.top_logprobs[3][1:]), *item.top_logprobs[4:])
+        return replace(item, top_logprobs=lists)
+
+    def one(row: int, token: int) -> float:
+        return 1.5 if (row, token) == (7, 20) else 0.0
+
+    world = replace(WORLD, noise=0.0)
+    good = verdict_of(build(world, edit=noisy))
+    assert good.result is Result.QUALIFIED, good.reasons
+    assert any("1 of 24 requests must be hit" in said for said in good.limitations)
+    assert any("so one difference over 0.00024 nats counts" in said for said in good.limitations)
+    bad = verdict_of(build(world, edit=noisy, candidate=one))
+    assert bad.result is Result.REJECTED
+    (divergence,) = found(bad, "divergence")
+    assert divergence.request_ids == ("eight/main/0007", "sixteen/main/0007")
+    assert divergence.rows == (7,)
+    assert "differ by nothing that matters" in divergence.evidence[0]
+    idle = verdict_of(build(world, edit=noisy, control=lambda row, token: 1e-6 * packed(row, token)))
+    assert idle.result is Result.INCONCLUSIVE
+    assert {item.weight for item in found(idle, "control")} == {Weight.UNTESTED}
+
+
 def test_control_must_be_caught_in_every_scenario_where_it_can_act() -> None:
     world = replace(WORLD, scenarios={"eight": 8, "sixteen": 16})
     acts = build(world)

@@ -14,7 +14,7 @@ from qualify.compare.locate import Damage, locate
 from qualify.compare.pairing import Agreement, Aligned, Layout, align
 from qualify.compare.power import margin, power
 from qualify.compare.rows import Placement, place
-from qualify.compare.rules import RUN, Sections, ask, run_limits, section
+from qualify.compare.rules import RUN, Sections, ask, quiet_limit, run_limits, section
 from qualify.compare.strata import strata
 from qualify.compare.summary import Mask
 from qualify.policy import DecisionPolicy
@@ -35,6 +35,7 @@ class Judged:
         comparison: Figures.
         floor: Figures of the baseline's runs among each other.
         exact: True where the baseline's runs are identical.
+        quiet: Nats beyond which one request is a finding; None where the floor is noisy.
         damage: What was hit, where anything was found.
     """
 
@@ -45,13 +46,15 @@ class Judged:
     comparison: ArmComparison
     floor: Spread
     exact: bool
+    quiet: float | None
     damage: Damage
 
     def scenario(self, name: str) -> Sections:
         """One scenario, with the strata inside it."""
         layout = self.aligned.layout
         inside = scenario_mask(layout, name)
-        return section(name, layout.part(inside), {part: mask[inside] for part, mask in self.masks.items()})
+        masks = {part: mask[inside] for part, mask in self.masks.items()}
+        return section(name, layout.part(inside), masks, self.floor.largest)
 
 
 def compare_arm(
@@ -91,7 +94,8 @@ def _judged(record: RunRecord, policy: DecisionPolicy, arm: Arm, aligned: Aligne
     sections = section(RUN, layout, masks | _scenario_masks(layout))
     evidence = ask(sections, policy)
     found = any(item.fired for item in evidence)
-    damage = locate(aligned, placement, RUN) if found else Damage()
+    quiet = quiet_limit(sections.whole, run_limits(policy))
+    damage = locate(aligned, placement, RUN, policy.negligible_kld) if found else Damage()
     comparison = ArmComparison(
         arm=str(arm),
         decode=str(run.key.decode),
@@ -105,7 +109,7 @@ def _judged(record: RunRecord, policy: DecisionPolicy, arm: Arm, aligned: Aligne
         power=None if found else power(sections.whole, run_limits(policy)),
     )
     floor = _spread(layout.floor, aligned.floor)
-    return Judged(arm, aligned, placement, masks, comparison, floor, sections.whole.exact, damage)
+    return Judged(arm, aligned, placement, masks, comparison, floor, sections.whole.exact, quiet, damage)
 
 
 def _order(item: Evidence) -> tuple[bool, bool]:

@@ -14,6 +14,7 @@ Requests are counted, not positions: a jump may last for the rest of its request
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +34,12 @@ CONFIDENCE = 0.99
 
 STEPS_BEYOND = (2.0, 4.0, 8.0, 16.0)
 """Thresholds tried, in multiples of the largest floor distance."""
+
+HEAVIEST = 1.0
+"""Tail exponent taken where the floor is too thin to tell its own: from it on a power law has no mean."""
+
+FARTHEST = 1e3
+"""Nats; no divergence of listed tokens is larger, whatever a tail's power law says."""
 
 JUMPS = np.geomspace(0.02, 50.0, 60)
 """Rare jumps tried: expected number of them on the subject's side."""
@@ -114,6 +121,31 @@ def extreme_test(tail: Tail | None, largest: Floats, watched: Floats, floor_watc
         if p < best.p:
             best = Beyond(hits, threshold, p)
     return best
+
+
+def reach(tail: Tail | None, largest: float, positions: int, watched: Floats, limit: float) -> float:
+    """How far right runs go at most, if the floor's tail goes on as a power law.
+
+    Where the floor is too thin for a tail of its own, its largest distance is taken for one in so many
+    positions, and `HEAVIEST` for the exponent.
+
+    Args:
+        tail: Upper tail of the floor; None where it is too thin.
+        largest: Largest distance of the floor, nats; more than 0.
+        positions: Positions that the floor was measured at.
+        watched: float64 [U], positions times runs that are looked at.
+        limit: Probability that any of them lies farther away.
+
+    Returns:
+        Nats.
+    """
+    if tail is None:
+        tail = Tail(largest, 1 / positions, HEAVIEST, largest)
+    expected = float(watched.sum()) * tail.share
+    if not expected:
+        return largest
+    growth = tail.exponent * math.log(expected / limit)
+    return min(max(largest, tail.start * math.exp(min(growth, 100.0))), max(largest, FARTHEST))
 
 
 def rare_jump(hits: int, watched: Floats, floor_watched: Floats) -> float:

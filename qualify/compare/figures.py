@@ -56,7 +56,7 @@ class Evidence:
         hits: What the rule counted against the subject.
         of: Out of how many.
         p: Probability of that by chance; None where the rule is not a test.
-        limit: What `p` must not exceed, or the ceiling in nats.
+        limit: What `p` must not exceed; of ``ceiling`` and ``exact``, nats beyond which a request counts.
         fired: True where the rule found a difference.
     """
 

@@ -33,26 +33,30 @@ class Damage:
     positions: int = 0
 
 
-def locate(aligned: Aligned, placement: Placement, scope: str) -> Damage:
+def locate(aligned: Aligned, placement: Placement, scope: str, negligible: float) -> Damage:
     """Names the requests and rows that were hit.
 
     Among many right requests one or the other goes a little beyond the floor by chance. So a request is named
     only where its mean is at least twice the largest of the floor, or one position so far beyond the floor's
-    tail that right positions would hardly do so. Where the floor is zero, any difference is enough.
+    tail that right positions would hardly do so. Where the floor is quiet, so that it shows nothing
+    that matters, any difference that does is enough.
 
     A wrong step leaves wrong entries in the request's own KV cache, so its later tokens differ whatever row
-    computes them: with a floor of zero the row of the first differing token is named, otherwise the row that
+    computes them: with a quiet floor the row of the first differing token is named, otherwise the row that
     computed most of the request's tokens beyond the floor.
 
     Args:
         aligned: The run beside the baseline's.
         placement: Rows of its tokens.
         scope: `RUN`, or the scenario to look at.
+        negligible: Nats below which a difference at a position does not matter.
     """
     layout = aligned.layout
-    score = np.nan_to_num(layout.nearest(layout.runs - 1))
-    largest = float(np.nan_to_num(layout.floor).max(initial=0.0))
-    hit = _hit(layout, score) & ((layout.scenarios == scope) | (scope == RUN))
+    score, floor = np.nan_to_num(layout.nearest(layout.runs - 1)), layout.floor
+    largest = float(np.nan_to_num(floor).max(initial=0.0))
+    if 0 < largest < negligible:
+        score, floor, largest = np.where(score < negligible, 0.0, score), np.minimum(floor, 0.0), 0.0
+    hit = _hit(layout, score, floor) & ((layout.scenarios == scope) | (scope == RUN))
     rows: set[int] = set()
     positions = 0
     for number in np.flatnonzero(hit).tolist():
@@ -70,10 +74,9 @@ def locate(aligned: Aligned, placement: Placement, scope: str) -> Damage:
     return Damage(tuple(sorted(names)), tuple(sorted(rows)), positions)
 
 
-def _hit(layout: Layout, score: Floats) -> npt.NDArray[np.bool_]:
+def _hit(layout: Layout, score: Floats, floor: Floats) -> npt.NDArray[np.bool_]:
     """Bool [U], requests that are clearly beyond the floor."""
     mean, peak = _means(layout, score), np.maximum.reduceat(score, layout.starts[:-1])
-    floor = layout.floor
     usual = float(_means(layout, np.nan_to_num(floor)).max(initial=0.0))
     known = floor[~np.isnan(floor)]
     tail = fit_tail(known)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qualify.compare.exchange import shift_test, tail_test
-from qualify.compare.extremes import extreme_test, rare_jump
+from qualify.compare.extremes import extreme_test, rare_jump, reach
 from qualify.compare.figures import Evidence, rounded
 from qualify.compare.pairing import Layout
 from qualify.compare.summary import Mask, Summary, summarise
@@ -70,16 +70,19 @@ class Sections:
         return Sections(self.name, self.whole.weaker(factor), parts)
 
 
-def section(name: str, layout: Layout, masks: Mapping[str, Mask]) -> Sections:
+def section(
+    name: str, layout: Layout, masks: Mapping[str, Mask], run_largest: float | None = None
+) -> Sections:
     """Summarises a layout and its strata.
 
     Args:
         name: `RUN`, or the scenario that the layout is.
         layout: The runs laid beside each other.
         masks: bool [P] for each stratum.
+        run_largest: Largest distance of the whole run's floor, where the layout is a part of it.
     """
-    parts = {part: summarise(layout.part(mask)) for part, mask in masks.items() if mask.any()}
-    return Sections(name, summarise(layout), parts)
+    parts = {part: summarise(layout.part(mask), run_largest) for part, mask in masks.items() if mask.any()}
+    return Sections(name, summarise(layout, run_largest), parts)
 
 
 def ask(sections: Sections, policy: DecisionPolicy) -> tuple[Evidence, ...]:
@@ -108,20 +111,39 @@ def weigh(summary: Summary, scope: str, limits: Limits) -> tuple[Evidence, ...]:
     return tuple(rule(summary, scope, limits) for rule in asked)
 
 
+def quiet_limit(summary: Summary, limits: Limits) -> float | None:
+    """Nats beyond which one position of a request is a finding; None where the floor is noisy.
+
+    A floor is quiet where the baseline's runs are identical, or differ by nothing that matters anywhere.
+    Where they are identical any difference counts. Otherwise it must matter, and lie beyond all that this
+    noise would reach if its tail went on as a power law, at the error rate of one test: that of `extreme`,
+    which says nothing where the floor is quiet.
+    """
+    if summary.exact:
+        return 0.0
+    if not summary.floor_positions or summary.floor_largest >= limits.negligible:
+        return None
+    if summary.floor_largest == 0:
+        return limits.negligible
+    noise = reach(summary.tail, summary.floor_largest, summary.floor_positions, summary.watched, limits.test)
+    return max(limits.negligible, noise)
+
+
 def exact_rule(summary: Summary, scope: str, limits: Limits) -> Evidence:
-    """Where the baseline's runs are identical everywhere, any difference is a finding.
+    """Where the floor is quiet, a difference beyond it in one request is a finding.
 
     It takes a server that never differed for one that cannot. The p beside it, which decides nothing, is the
     chance that right servers which differ now and then would show this.
     """
-    hits = int((summary.beyond > 0).sum()) if summary.exact else 0
+    limit = quiet_limit(summary, limits)
+    hits = int((summary.beyond > limit).sum()) if limit is not None else 0
     return Evidence(
         rule="exact",
         scope=scope,
         hits=hits,
         of=summary.requests,
         p=rounded(rare_jump(hits, summary.watched, summary.floor_watched)) if hits else None,
-        limit=0.0,
+        limit=rounded(limit or 0.0),
         fired=hits > 0,
     )
 
@@ -155,9 +177,10 @@ def tail_rule(summary: Summary, scope: str, limits: Limits) -> Evidence:
 
 
 def extreme_rule(summary: Summary, scope: str, limits: Limits) -> Evidence:
-    """Several requests go far beyond everything that the floor shows."""
+    """Several requests go far beyond everything that a noisy floor shows."""
     matters = np.where(summary.beyond < limits.negligible, 0.0, summary.beyond)
-    test = extreme_test(summary.tail, matters, summary.watched, summary.floor_watched)
+    tail = summary.tail if quiet_limit(summary, limits) is None else None
+    test = extreme_test(tail, matters, summary.watched, summary.floor_watched)
     return Evidence(
         rule="extreme",
         scope=scope,

@@ -35,6 +35,8 @@ class Summary:
         tail: Upper tail of the floor; None where it is too short.
         floor_largest: Largest distance between two runs of the baseline.
         floor_positions: Positions at which two runs of the baseline were compared.
+        run_largest: Largest distance between two runs of the baseline in the whole run, of which this may be
+            a part: a part that is silent by chance is not silent.
     """
 
     pairs: tuple[Pair, ...]
@@ -47,6 +49,7 @@ class Summary:
     tail: Tail | None
     floor_largest: float
     floor_positions: int
+    run_largest: float
 
     @property
     def requests(self) -> int:
@@ -56,7 +59,7 @@ class Summary:
     @property
     def exact(self) -> bool:
         """True where the baseline's runs are identical wherever they were compared."""
-        return self.floor_positions > 0 and self.floor_largest == 0.0
+        return self.floor_positions > 0 and self.run_largest == 0.0
 
     @property
     def runs(self) -> int:
@@ -87,11 +90,15 @@ class Summary:
         return replace(self, means=means)
 
     def struck(self, requests: int, nats: float) -> Summary:
-        """The same with one position in each of the first so many requests `nats` away from the baseline."""
-        hit = np.arange(self.requests) < requests
-        beyond = np.where(hit, nats, self.beyond)
+        """The same with one position in each of the first so many requests `nats` away from the baseline.
+
+        Each farther than the one before: real faults make no equal distances, which the rules cannot rank.
+        """
+        number = np.arange(self.requests)
+        hit, moved = number < requests, nats * (1 + number / max(self.requests, 1))
+        beyond = np.where(hit, moved, self.beyond)
         peak = self.peak.copy()
-        peak[:, -1] = np.where(hit, nats, peak[:, -1])
+        peak[:, -1] = np.where(hit, moved, peak[:, -1])
         return replace(self, beyond=beyond, peak=peak)
 
     @property
@@ -106,11 +113,12 @@ class Summary:
         return replace(self, means=means, peak=peak, total=total, beyond=change(self.beyond))
 
 
-def summarise(layout: Layout) -> Summary:
+def summarise(layout: Layout, run_largest: float | None = None) -> Summary:
     """Summarises the requests of a layout, or of a part of it.
 
     Args:
         layout: The runs laid beside each other.
+        run_largest: Largest distance of the whole run's floor, where the layout is a part of it.
     """
     known = ~np.isnan(layout.distances)
     comparable = known[:, layout.columns(layout.runs - 1)].sum(axis=1)
@@ -127,6 +135,7 @@ def summarise(layout: Layout) -> Summary:
         tame = np.minimum(nearest, WILD)
         total[:, run] = _per_request(tame, layout, np.add) / np.maximum(layout.asked, 1)
     floor = layout.distances[:, layout.floor_columns][known[:, layout.floor_columns]]
+    largest = float(floor.max()) if len(floor) else 0.0
     return Summary(
         pairs=layout.pairs,
         means=_means(layout, known),
@@ -136,8 +145,9 @@ def summarise(layout: Layout) -> Summary:
         watched=_per_request(watched, layout, np.add),
         floor_watched=_per_request(floor_runs, layout, np.add),
         tail=fit_tail(floor),
-        floor_largest=float(floor.max()) if len(floor) else 0.0,
+        floor_largest=largest,
         floor_positions=len(floor),
+        run_largest=largest if run_largest is None else max(largest, run_largest),
     )
 
 

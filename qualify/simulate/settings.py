@@ -14,6 +14,16 @@ DEFAULT = Load((Batch("short8", 8, 2), Batch("short16", 16, 1), Batch("mid4", 4,
 SMALL = Load((Batch("short8", 8, 1),))
 THREE = Load(DEFAULT.batches, baselines=3)
 
+QUIET = {
+    "a ten-thousandth of the noise": Noise(factor=1e-4),
+    "a 50th of the noise, where it begins to matter": Noise(factor=0.02),
+    "a 500th of the noise, heavier tails (3 degrees)": Noise(factor=0.002, degrees=3),
+    "a 500th of it in 1 of 200 positions, else exact (3 degrees)": Noise(
+        factor=0.002, degrees=3, quiet=0.995
+    ),
+}
+"""Noise that matters nowhere, or hardly anywhere: the floor is quiet in many runs and noisy in the others."""
+
 SPARSE = Fault(row=15, every=8)
 """One row of 16, every 8th step."""
 
@@ -35,6 +45,7 @@ def right_settings(recorded: Recorded) -> list[Setting]:
         "noise of its own for each run and request": Noise(request_spread=0.7),
         "jumps of a fault's size, 1 in 2,000 positions": Noise(jumps=0.0005),
         "lasting moves, 1 in 2,000 positions": Noise(lasting=0.0005),
+        **QUIET,
     }
     found: list[tuple[str, World, Load]] = [
         ("recorded runs, resampled", recorded, DEFAULT),
@@ -47,10 +58,15 @@ def right_settings(recorded: Recorded) -> list[Setting]:
 
 def beyond_settings(recorded: Recorded) -> list[Setting]:
     """What breaks the premise of exact mode: a server that is quiet almost, but not quite, always."""
-    almost = Synthetic(Noise(quiet=0.9998), fault_sizes(recorded))
+    sizes = fault_sizes(recorded)
+    almost = Synthetic(Noise(quiet=0.9998), sizes)
+    jumping = Synthetic(Noise(factor=1e-4, jumps=0.0002), sizes)
     return [
         Setting("noise in 1 of 5,000 positions, else exact", almost, DEFAULT, NO_FAULT, 200),
         Setting("the same, six baseline runs", almost, Load(DEFAULT.batches, baselines=6), NO_FAULT, 201),
+        Setting(
+            "a ten-thousandth of the noise, jumps in 1 of 5,000 positions", jumping, DEFAULT, NO_FAULT, 202
+        ),
     ]
 
 
@@ -69,6 +85,10 @@ def faulty_settings(recorded: Recorded) -> list[Setting]:
         ("packed stride, 10 times the noise", Synthetic(Noise(factor=10), sizes), DEFAULT, PACKED),
         ("packed stride, heavier tails (4 degrees)", Synthetic(Noise(degrees=4), sizes), DEFAULT, PACKED),
         ("packed stride, a tenth of the noise", Synthetic(Noise(factor=0.1), sizes), DEFAULT, PACKED),
+        *(
+            (f"packed stride on 3% of the rows, {name}", Synthetic(noise, sizes), DEFAULT, Fault(share=0.03))
+            for name, noise in QUIET.items()
+        ),
     ]
     return [
         Setting(name, world, load, fault, seed) for seed, (name, world, load, fault) in enumerate(found, 300)

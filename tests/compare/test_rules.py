@@ -66,6 +66,40 @@ def test_exact_alone_sees_one_position() -> None:
     assert fired(layout_of(silent, silent, silent)) == []
 
 
+@pytest.mark.parametrize("noise", [2e-14, 2e-8])
+def test_one_negligible_difference_in_the_floor_does_not_blind_it(noise: float) -> None:
+    floor, same = np.zeros((30, 40)), np.zeros((30, 40))
+    floor[3, 3] = noise
+    hit = struck(same, [17], 0.01)
+    assert fired(layout_of(floor, hit, hit)) == ["exact"]
+    assert fired(layout_of(floor, floor, same)) == []
+    slight = struck(same, range(30), 0.0002)
+    assert fired(layout_of(floor, slight, slight)) == []
+    found = power(section(RUN, layout_of(floor, same, same), {}).whole, run_limits(POLICY))
+    assert found.needed == 1
+    factor = margin(section(RUN, layout_of(floor, hit, hit), {}), POLICY)
+    assert factor == pytest.approx(0.01 / 0.00024, rel=0.01)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_negligible_noise_with_a_long_tail_is_not_found(seed: int) -> None:
+    """Right runs whose floor shows nothing that matters, and which go beyond that now and then."""
+    random = np.random.default_rng(seed)
+    floor, left, right = (np.minimum(1e-6 * random.pareto(1.0, (30, 40)), 0.1) for _ in range(3))
+    floor = np.minimum(floor, 0.0002)
+    near = np.minimum(left, right)
+    near[0, 0] = 0.0003
+    assert fired(layout_of(floor, near, near)) == []
+
+
+def test_a_part_that_is_silent_in_a_run_that_is_not_needs_a_difference_that_matters() -> None:
+    silent = np.zeros((8, 40))
+    for nats, seen in ((1e-9, []), (0.01, ["exact"])):
+        subject = struck(silent, [2], nats)
+        part = section("eight", layout_of(silent, subject, subject), {}, run_largest=1e-9)
+        assert [item.rule for item in ask(part, POLICY) if item.fired] == seen
+
+
 def test_shift_alone_sees_a_small_difference_everywhere() -> None:
     floor, left, right = noisy(30)
     assert fired(layout_of(floor, left + 0.0012, right + 0.0012)) == ["shift"]
@@ -195,6 +229,19 @@ def test_power_is_what_a_fault_put_in_would_meet() -> None:
         start = section(RUN, base, {}).whole.excess
         layout = layout_of(floor, left + shift - start, right + shift - start)
         assert ("shift" in fired(layout)) is seen
+
+
+def test_power_does_not_drown_in_equal_faults() -> None:
+    """Too few noisy positions for a tail, so `tail` alone decides: 17 of 33 distinct ones are found."""
+    floor, silent = np.zeros((33, 40)), np.zeros((33, 40))
+    floor[:2, :2] = 0.003
+    found = power(section(RUN, layout_of(floor, silent, silent), {}).whole, run_limits(POLICY))
+    assert found.needed is not None
+    assert found.needed <= 17
+    hits = range(found.needed)
+    far = silent.copy()
+    far[list(hits), 3] = 0.5 + 0.01 * np.arange(found.needed)
+    assert fired(layout_of(floor, far, far)) != []
 
 
 def test_power_of_an_exact_and_of_a_hopeless_run() -> None:

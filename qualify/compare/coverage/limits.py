@@ -96,19 +96,24 @@ def _never(load: Load) -> list[str]:
     return [what for what, seen in met.items() if not seen]
 
 
-def quiet(floor: Spread) -> list[str]:
-    """What a floor of exactly zero leaves open.
+def quiet(floor: Spread, limit: float) -> list[str]:
+    """What a quiet floor leaves open.
 
     Args:
-        floor: Figures of the baseline's runs, which are identical.
+        floor: Figures of the baseline's runs, which differ by nothing that matters.
+        limit: Nats beyond which a difference counts; 0 where they are identical.
     """
     if floor.positions < RULE_OF_THREE:
         return []
     rarest = floor.positions // RULE_OF_THREE
-    return [
-        f"The floor is exactly zero at {floor.positions} positions, so any difference counts; noise at fewer "
-        f"than 1 of {rarest} positions would not have shown in it (with 95%)."
-    ]
+    if limit:
+        said = (
+            f"The floor is at most {floor.largest:.2g} nats at {floor.positions} positions, "
+            f"so one difference over {limit:.2g} nats counts"
+        )
+    else:
+        said = f"The floor is exactly zero at {floor.positions} positions, so any difference counts"
+    return [f"{said}; noise at fewer than 1 of {rarest} positions would not have shown in it (with 95%)."]
 
 
 def unseen(power: Power) -> list[str]:
