@@ -14,6 +14,7 @@ import psutil
 
 from qualify.errors import UsageError
 
+_CARDS_WITHIN_S = 30.0
 # Run by the serving environment's interpreter, which has neither the harness nor its libraries. It prints one
 # JSON line: every distribution with the digest of its RECORD, and the Python files of the distributions that
 # serve whose content is not what their RECORD says. Compiled libraries are identified by their RECORD alone:
@@ -142,6 +143,18 @@ def read_distributions(python: Path) -> Distributions:
             f"the serving environment's interpreter failed: {error}", where=str(python)
         ) from error
     return msgspec.convert(json.loads(output), Distributions)
+
+
+def graphics_cards() -> tuple[tuple[str, str], ...]:
+    """Name and driver of each graphics card; empty where ``nvidia-smi`` tells of none."""
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(
+            query, check=True, capture_output=True, text=True, timeout=_CARDS_WITHIN_S
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    return tuple((f"card {number}", line.strip()) for number, line in enumerate(said.splitlines()))
 
 
 def machine() -> tuple[tuple[str, str], ...]:

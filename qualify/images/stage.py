@@ -9,7 +9,7 @@ from pathlib import Path
 
 from qualify.errors import EvidenceError, MachineryError
 from qualify.evidence.bundle import INSPECTIONS, MANIFEST, Bundle, verify
-from qualify.evidence.digests import sha256_directory
+from qualify.evidence.digests import graphics_cards, machine, sha256_directory
 from qualify.findings import Finding, Weight
 from qualify.images.builders import find_command_line
 from qualify.images.checks import expected_rules
@@ -62,6 +62,8 @@ class _Inspected:
     build_id: str
     harness_sha256: str
     stride_fix: str = ""
+    gpus: int | None = None
+    machine: tuple[tuple[str, str], ...] = ()
 
 
 def compose_stage(inputs: Inputs, registry: str, say: Callable[[str], None]) -> Composed:
@@ -141,6 +143,8 @@ def inspect_stage(
         build_id=composed.lock.build_id,
         harness_sha256=composed.harness_sha256,
         stride_fix=composed.stride_fix,
+        gpus=gpus,
+        machine=_machine(gpus),
     )
     source = next((other for other in earlier if other != bundle and _inspected(other) == wanted), None)
     if source is not None:
@@ -160,6 +164,11 @@ def inspect_stage(
         bundle.write(INSPECTIONS, findings)
         bundle.write(f"{INSPECT_FOLDER}/stage.json", wanted)
     return _nothing_against(bundle.read(INSPECTIONS, tuple[Finding, ...]), say)
+
+
+def _machine(gpus: int | None) -> tuple[tuple[str, str], ...]:
+    """What the contract suite ran on: a virtual machine's memory can grow and is left out."""
+    return (*(entry for entry in machine() if entry[0] != "memory"), *(graphics_cards() if gpus else ()))
 
 
 def _nothing_against(findings: tuple[Finding, ...], say: Callable[[str], None]) -> bool:
