@@ -44,14 +44,19 @@ _OWN_FAILURE = re.compile(
 )
 TOLD_TO_STOP = re.compile(r"EngineCore: trigger received signal|API server: shutdown triggered")
 _NOTICED = re.compile(r"died unexpectedly|exited unexpectedly|Parent process exited|EngineDeadError")
+# What the machine lacks at any time ...
 _MACHINE = (
-    (re.compile(r"[Aa]ddress already in use"), "its port was taken by another program"),
     (re.compile(r"No space left on device"), "the disk is full"),
     (re.compile(r"[Cc]annot allocate memory|can't allocate memory"), "the machine is out of memory"),
     (
         re.compile(r"can't start new thread|(fork|pthread_create).*Resource temporarily unavailable"),
         "the limit of processes is reached",
     ),
+    (re.compile(r"uncorrectable (ECC|NVLink) error|GPU has fallen off the bus"), "the GPU is broken"),
+)
+# ... and what ends no server that has started.
+_MACHINE_AT_START = (
+    (re.compile(r"[Aa]ddress already in use"), "its port was taken by another program"),
     (
         re.compile(
             r"No CUDA GPUs are available|Failed to infer device type|no CUDA-capable device is detected"
@@ -67,8 +72,10 @@ _MACHINE = (
         re.compile(r"Free memory on device .* on startup is less than|Error in memory profiling\."),
         "another program uses the GPU's memory",
     ),
-    (re.compile(r"uncorrectable (ECC|NVLink) error|GPU has fallen off the bus"), "the GPU is broken"),
 )
+_WARNING = re.compile(r"^(\(\S+ pid=\d+\) )?WARNING\b")
+# A server that goes on saying such things lives.
+_ORDINARY = re.compile(r"^(\(\S+ pid=\d+\) )?(INFO|DEBUG|WARNING)\b")
 # What a server that dies by itself may lack, said beside what it raised: its end stays its own, which counts
 # against the candidate only where the baseline starts on the same machine.
 _LACKS = (
@@ -117,7 +124,8 @@ class _Words:
     Attributes:
         own: The first line in which a process says that it failed by itself, and what it raised then.
         told: The line that says that it was told to stop, before any such failure.
-        machine: What the machine lacked, with the line that says so.
+        machine: What the machine lacked, with the line that says so. Of a server that had been ready, only
+            where it did not live on after that, and not what failed after its own failure.
         failed_child: Signal that ended the engine while it started, as the main process saw it.
         last: The last lines.
     """
@@ -140,7 +148,7 @@ def classify(seen: Exit, log: Iterable[str], *, ready: bool) -> Ending:
     Returns:
         ``DIED`` or ``START_FAILED`` for its own doing, ``KILLED``, or ``MACHINERY``.
     """
-    words = _read(log)
+    words = _read(log, ready=ready)
     how = _how(seen)
     own = ArmState.DIED if ready else ArmState.START_FAILED
     if words.machine:
@@ -170,17 +178,19 @@ def told_to_stop(log: Iterable[str]) -> str:
     Args:
         log: Its whole log, before the harness sent it any signal.
     """
-    return _read(log).told
+    return _read(log, ready=True).told
 
 
-def _read(log: Iterable[str]) -> _Words:
+def _read(log: Iterable[str], *, ready: bool) -> _Words:
     words = _Words("", "", "", None, ())
     last: deque[str] = deque(maxlen=_LAST_LINES)
     noticed = False
     for line in log:
         last.append(line)
-        if not words.machine:
-            words.machine = _machine_trouble(line)
+        if ready and not noticed and not words.own and _ORDINARY.search(line):
+            words.machine = ""
+        if not words.machine and not (ready and noticed):
+            words.machine = _machine_trouble(line, ready=ready)
         if child := _FAILED_CHILD.search(line):
             words.failed_child = int(child[1])
         if noticed:
@@ -191,7 +201,8 @@ def _read(log: Iterable[str]) -> _Words:
             if raised := _RAISED.search(line):
                 noticed, words.own = True, f"{words.own} {raised[1].strip()}"
         elif _OWN_FAILURE.search(line):
-            words.own = line.strip()
+            # a line that itself names what was raised is whole: what is raised later is consequence
+            noticed, words.own = bool(_RAISED.search(line)), line.strip()
         elif TOLD_TO_STOP.search(line):
             noticed, words.told = True, line.strip()
     words.last = tuple(last)
@@ -203,8 +214,11 @@ def _lacking(said: str) -> str:
     return next((f" ({why})" for pattern, why in _LACKS if pattern.search(said)), "")
 
 
-def _machine_trouble(line: str) -> str:
-    return next((f"{why} ({line.strip()})" for pattern, why in _MACHINE if pattern.search(line)), "")
+def _machine_trouble(line: str, *, ready: bool) -> str:
+    if _WARNING.search(line):
+        return ""
+    known = _MACHINE if ready else (*_MACHINE_AT_START, *_MACHINE)
+    return next((f"{why} ({line.strip()})" for pattern, why in known if pattern.search(line)), "")
 
 
 def _how(seen: Exit) -> str:

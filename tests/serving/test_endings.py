@@ -88,6 +88,57 @@ def test_the_machines_trouble(seen: Exit, line: str, word: str) -> None:
     assert word in ending.detail
 
 
+SURVIVED = (
+    "WARNING 12-01 10:00:00 [cache.py:9] compile cache not written: [Errno 28] No space left on device",
+    "ERROR 12-01 10:00:00 [cache.py:9] compile cache not written: [Errno 28] No space left on device",
+    "ERROR 12-01 10:00:00 [shm.py:2] OSError: [Errno 98] Address already in use; trying the next port",
+)
+SERVES_ON = ("(APIServer pid=3) INFO 12-01 11:00:00 [loggers.py:1] Avg generation throughput",)
+ILLEGAL = (
+    "(EngineCore pid=9) torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
+    "Fatal Python error: Aborted",
+)
+
+
+@pytest.mark.parametrize("line", SURVIVED)
+def test_trouble_that_a_ready_server_outlived_excuses_no_later_death(line: str) -> None:
+    ending = classify(Exit(returncode=-6), (*QUIET, line, *SERVES_ON, *ILLEGAL), ready=True)
+    assert ending.state is ArmState.DIED
+    assert "illegal memory access" in ending.detail
+
+
+def test_what_fails_in_the_clean_up_excuses_no_death() -> None:
+    after = ("OSError: [Errno 28] No space left on device", *SERVES_ON)
+    assert classify(Exit(returncode=-6), (*QUIET, *ILLEGAL, *after), ready=True).state is ArmState.DIED
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        ("OSError: [Errno 28] No space left on device",),
+        (
+            "RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory",
+            "Fatal Python error: Aborted",
+        ),
+        (
+            "(EngineCore pid=9) ERROR 12-01 [core.py:1] EngineCore encountered a fatal error.",
+            "(EngineCore pid=9) ERROR 12-01 [core.py:1] Traceback (most recent call last):",
+            *SERVES_ON,
+            "(EngineCore pid=9) ERROR 12-01 [core.py:1] OSError: [Errno 28] No space left on device",
+        ),
+        ("torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered",),
+    ],
+)
+def test_a_ready_server_that_dies_of_the_machines_trouble(last: tuple[str, ...]) -> None:
+    after = ("EngineDeadError: EngineCore encountered an issue.", *SERVES_ON)
+    ending = classify(Exit(returncode=1), (*QUIET, *SERVES_ON, *last, *after), ready=True)
+    assert ending.state is ArmState.MACHINERY
+
+
+def test_a_warning_is_no_reason_not_to_start() -> None:
+    assert classify(Exit(returncode=1), (SURVIVED[0], *TRACEBACK), ready=False).state is ArmState.START_FAILED
+
+
 def test_told_to_stop() -> None:
     assert "SIGTERM" in told_to_stop(TOLD)
     assert told_to_stop(QUIET) == ""
