@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from qualify.errors import EvidenceError
-from qualify.jsonlines import open_lines
+from qualify.jsonlines import Int, open_lines
 
 MINUS_INFINITY = -9999.0
 
@@ -136,9 +136,9 @@ class Transcript:
     context_tokens: int
     max_tokens: int
     forced_sha256: str | None
-    token_ids: tuple[int, ...]
+    token_ids: tuple[Int, ...]
     logprobs: tuple[float | None, ...]
-    top_ids: tuple[tuple[int, ...], ...]
+    top_ids: tuple[tuple[Int, ...], ...]
     top_logprobs: tuple[tuple[float | None, ...], ...]
     finish_reason: str | None
     failure: RequestFailure | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import sys
 import tarfile
 import tempfile
@@ -19,6 +20,7 @@ from qualify.record import RunRecord
 from qualify.reporting.coverage_tables import coverage_document
 
 _ARCHIVE = ".tar.xz"
+_Bundle = tuple[str, RunRecord, Verdict]
 
 
 @click.command("coverage")
@@ -32,27 +34,37 @@ def coverage_command(bundles: tuple[Path, ...]) -> int:
     where all bundles could be read.
     """
     with tempfile.TemporaryDirectory() as work:
-        roots = [root for path in bundles for root in _roots(path, Path(work))]
-        sys.stdout.write(coverage_document([_read(root) for root in roots]))
+        read = [
+            bundle
+            for index, path in enumerate(bundles)
+            for bundle in ([_read(path)] if path.is_dir() else _unpacked(path, Path(work) / str(index)))
+        ]
+    sys.stdout.write(coverage_document(read))
     return ExitCode.QUALIFIED
 
 
-def _roots(path: Path, work: Path) -> Iterator[Path]:
-    if path.is_dir():
-        yield path
-        return
-    if not path.name.endswith(_ARCHIVE):
-        raise UsageError(f"{path} is neither a bundle nor an archive of bundles ({_ARCHIVE})")
-    into = work / path.name
+def _unpacked(archive: Path, into: Path) -> Iterator[_Bundle]:
+    if not archive.name.endswith(_ARCHIVE):
+        raise UsageError(f"{archive} is neither a bundle nor an archive of bundles ({_ARCHIVE})")
+    into.mkdir()
     try:
-        with tarfile.open(path) as archive:
-            archive.extractall(into, filter="data")
-    except (OSError, tarfile.TarError) as error:
-        raise EvidenceError(f"cannot be unpacked: {error}", where=str(path)) from error
-    yield from sorted(root for root in into.iterdir() if root.is_dir())
+        with tarfile.open(archive) as members:
+            members.extractall(into, filter="data")
+    # lzma's words for an archive that ends too early and for one that is wrong inside
+    except (OSError, tarfile.TarError, EOFError, lzma.LZMAError) as error:
+        raise EvidenceError(f"cannot be unpacked: {error}", where=str(archive)) from error
+    roots = sorted(root for root in into.iterdir() if root.is_dir())
+    if not roots:
+        raise EvidenceError("holds no bundle", where=str(archive))
+    try:
+        yield from map(_read, roots)
+    except EvidenceError as error:
+        # the directory is gone when the user reads this
+        where = error.where.replace(str(into), str(archive))
+        raise EvidenceError(error.what, where=where, advice=error.advice) from error
 
 
-def _read(root: Path) -> tuple[str, RunRecord, Verdict]:
+def _read(root: Path) -> _Bundle:
     bundle = Bundle(root)
     if (root / MANIFEST).exists():
         verify(bundle)

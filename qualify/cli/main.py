@@ -94,7 +94,10 @@ def run_command_line() -> int:
     except click.ClickException as error:
         error.show()
         return ExitCode.USAGE
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, click.Abort) as error:
+        # click takes the end of any file for the end of the terminal's input; nothing here asks a question
+        if isinstance(error.__cause__, EOFError):
+            raise error.__cause__ from None
         print("interrupted", file=sys.stderr)
         return ExitCode.INTERRUPTED
     except QualifyError as error:

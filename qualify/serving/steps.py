@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from qualify.errors import EvidenceError
-from qualify.jsonlines import open_lines
+from qualify.jsonlines import Int, open_lines
 from qualify.steps import NO_REPLAY, Step, StepMetadata, StepRow
 
 # vLLM makes "cmpl-<X-Request-Id>-<prompt's index>-<eight random characters>" of the id that it is given.
@@ -18,9 +18,9 @@ _INTERNAL_ID = re.compile(r"^cmpl-(?P<id>.+)-0(-[0-9a-f]{8})?$")
 
 class _Row(msgspec.Struct):
     request_id: str
-    row: int
-    scheduled_tokens: int
-    computed_tokens: int
+    row: Int
+    scheduled_tokens: Int
+    computed_tokens: Int
 
 
 class _Metadata(msgspec.Struct):
@@ -34,7 +34,7 @@ class _Line(msgspec.Struct):
     replay: str
     rows_replayed: int
     rows: list[_Row]
-    padded_rows: int | None = None
+    padded_rows: Int | None = None
     metadata: _Metadata | None = None
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,6 +47,58 @@ def test_an_archive_of_bundles_is_read() -> None:
     table = done.output[done.output.index("## ds4-h200-live") :].rstrip()
     assert table in (ROOT / "docs/coverage.md").read_text(), "make the page again, as the README says"
     assert "| replays in the baseline | 0 of 1453 steps | none: reached | step log |" in done.output
+
+
+def packed(path: Path, *names: str) -> Path:
+    """An archive of bundles, each a copy of one of the recorded ones under another name."""
+    with tarfile.open(LIVE) as source, tarfile.open(path, "w:xz", preset=0) as target:
+        members = source.getmembers()
+        for member in members:
+            for name in names:
+                renamed = member.replace(name=f"{name}/{member.name.partition('/')[2]}".rstrip("/"))
+                target.addfile(renamed, source.extractfile(member) if member.isreg() else None)
+    return path
+
+
+def test_archives_of_one_name_are_not_mixed(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        packed(tmp_path / folder / "x.tar.xz", f"of-{folder}")
+    paths = [str(tmp_path / folder / "x.tar.xz") for folder in ("a", "b")]
+    done = CliRunner().invoke(coverage_command, paths)
+    assert done.exit_code == 0, done.output
+    titles = [line for line in done.output.splitlines() if line.startswith("Bundle `")]
+    assert titles == ["Bundle `of-a`.", "Bundle `of-b`."]
+
+
+def test_a_damaged_bundle_in_an_archive_is_named_by_the_archive(tmp_path: Path) -> None:
+    path = tmp_path / "x.tar.xz"
+    with tarfile.open(path, "w:xz") as archive:
+        archive.addfile(tarfile.TarInfo("one/plan.json"))
+    with pytest.raises(EvidenceError, match=r"^\S+/x\.tar\.xz/one/plan\.json: is not what"):
+        CliRunner().invoke(coverage_command, [str(path)], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("members", [(), ("note.txt",)])
+def test_an_archive_without_a_bundle_is_no_success(tmp_path: Path, members: tuple[str, ...]) -> None:
+    path = tmp_path / "empty.tar.xz"
+    with tarfile.open(path, "w:xz") as archive:
+        for member in members:
+            archive.addfile(tarfile.TarInfo(member))
+    with pytest.raises(EvidenceError, match=r"empty\.tar\.xz: holds no bundle"):
+        CliRunner().invoke(coverage_command, [str(path)], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("kept", [0.5, 0.99])
+def test_a_broken_download_is_damaged_evidence(tmp_path: Path, kept: float) -> None:
+    content = LIVE.read_bytes()
+    path = tmp_path / "cut.tar.xz"
+    path.write_bytes(content[: int(len(content) * kept)])
+    with pytest.raises(EvidenceError, match=r"cut\.tar\.xz: cannot be unpacked"):
+        CliRunner().invoke(coverage_command, [str(path)], catch_exceptions=False)
+    path.write_bytes(content[:5000] + bytes(40) + content[5040:])
+    with pytest.raises(EvidenceError, match=r"cut\.tar\.xz: cannot be unpacked"):
+        CliRunner().invoke(coverage_command, [str(path)], catch_exceptions=False)
 
 
 @pytest.mark.parametrize(
