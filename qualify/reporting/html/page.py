@@ -163,6 +163,8 @@ def _identity(material: Material) -> Iterator[tuple[str, str]]:
     yield "harness that ran it", state.harness
     for arm, source in state.adopted:
         yield f"{arm} taken over from", source
+    if state.adopted:
+        yield "oldest evidence", state.oldest
 
 
 def _configurations(record: RunRecord) -> Table | None:

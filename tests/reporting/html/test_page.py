@@ -17,6 +17,9 @@ from qualify.record import ArmRecord, ArmState, ResolvedConfiguration, RunRecord
 from qualify.reporting.html.measured import measure
 from qualify.reporting.html.page import html_report
 from qualify.reporting.html.plots.common import log_scale
+from qualify.reporting.html.plots.heat import _cells
+from qualify.reporting.html.plots.serving import timeline
+from qualify.reporting.html.svg import drawing
 from qualify.reporting.html.tables import nats, share
 from qualify.reporting.html.tokens import MOST_LINES, token_view
 from qualify.reporting.material import Material
@@ -308,6 +311,43 @@ def test_a_long_answer_is_shown_around_its_first_difference():
     shown = [line.position for line in view.requests[1].lines]
     assert (shown[0], shown[-1], view.requests[1].left_out) == (192, 287, 204)
     assert [line.position for line in view.requests[1].lines if line.first] == [200]
+
+
+def test_every_scenario_of_every_arm_is_on_the_timeline_however_many_come_before_it():
+    world = World(scenarios={"early": 200, "late": 3}, tokens=2)
+    late = {"early": 0.0, "late": 9.0}
+
+    def edit(item):
+        judged = item.scenario == "late" or item.index >= 100
+        return replace(item, judged=judged, sent_s=item.sent_s + late[item.scenario])
+
+    with drawing():
+        plot = timeline(build(world, edit=edit))
+    for arm in Arm:
+        assert f">{RunKey(arm, Decode.FORCED, 1)}<" in plot.svg
+    assert plot.svg.count(">late<") == plot.svg.count(">early<") == 3
+    assert plot.told.count("80 of 103 judged requests are drawn") == 3
+    judged = [row for row in plot.table.rows if row[2] == "yes"]
+    assert judged == list(plot.table.rows[: 3 * 103])
+    assert {(row[1], row[0].split("/")[0]) for row in judged} >= {
+        (str(RunKey(arm, Decode.FORCED, 1)), "late") for arm in Arm
+    }
+
+
+def test_requests_that_are_not_judged_are_few_bars_on_the_timeline():
+    world = World(scenarios={"mixed": 300}, tokens=2)
+    with drawing():
+        plot = timeline(build(world, edit=lambda item: replace(item, judged=item.index < 5)))
+    assert plot.svg.count("f-quiet") < 40
+
+
+def test_a_row_of_the_heat_map_lies_around_its_number():
+    axes = Figure().subplots()
+    _cells(axes, np.array([[np.nan, 0.0], [0.5, np.nan]]), (1, 1))
+    boxes = {
+        tuple(path.get_extents().extents.tolist()) for drawn in axes.collections for path in drawn.get_paths()
+    }
+    assert boxes == {(0.5, -0.5, 1.5, 0.5), (-0.5, 0.5, 0.5, 1.5)}
 
 
 def test_distances_lie_where_they_were_computed():

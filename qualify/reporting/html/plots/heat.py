@@ -34,8 +34,8 @@ def heat_map(measured: Measured) -> Plot | None:
         recorded = "" if series.rows_recorded else " (rows estimated)"
         axes.set_title(f"{series.name}{recorded}", loc="left")
         axes.set_ylabel("row")
-        axes.set_xlim(0, tokens)
-        axes.set_ylim(rows, 0)
+        axes.set_xlim(-0.5, tokens - 0.5)
+        axes.set_ylim(rows - 0.5, -0.5)
         axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
     panels[-1].set_xlabel("position in the answer")
     lines = []
@@ -54,7 +54,8 @@ def heat_map(measured: Measured) -> Plot | None:
     )
     told = (
         "Each cell is the largest divergence of any request at that position while it was in that row of the "
-        "decode batch. Empty: nothing was computed there. A fault of the batch's stride spares row 0."
+        "decode batch. Empty: nothing was computed there. A fault of the batch's stride begins after row 0; "
+        "what differs in row 0 then is of requests that were hit before they moved there."
     )
     return finish(drawn, "heat", "Divergence by position and row", told, table, heat=True)
 
@@ -73,13 +74,17 @@ def _largest_by_cell(series: Series, shape: tuple[int, int], size: tuple[int, in
 
 
 def _cells(axes: Axes, grid: Nats, size: tuple[int, int]) -> None:
-    """Draws cells of one colour as one collection of bars: small, and coloured by the style sheet."""
+    """Draws cells of one colour as one collection of bars: small, and coloured by the style sheet.
+
+    Cells lie around their numbers, so that the tick of row 3 is in the middle of row 3.
+    """
     classes = np.where(grid == 0, 0, 1 + np.searchsorted(HEAT_EDGES, grid))
     for number, ink in enumerate(HEAT):
         for row, cells in enumerate((classes == number) & ~np.isnan(grid)):
             edges = np.flatnonzero(np.diff(np.concatenate([[0], cells.astype(np.int8), [0]])))
             spans = [
-                (start * size[1], (end - start) * size[1]) for start, end in edges.reshape(-1, 2).tolist()
+                (start * size[1] - 0.5, (end - start) * size[1])
+                for start, end in edges.reshape(-1, 2).tolist()
             ]
             if spans:
-                axes.broken_barh(spans, (row * size[0], size[0]), facecolors=str(ink), linewidth=0)
+                axes.broken_barh(spans, (row * size[0] - 0.5, size[0]), facecolors=str(ink), linewidth=0)
