@@ -176,6 +176,7 @@ def _check_release(
             )
         )
     problems += _check_side_by_side(release, source)
+    problems += _check_one_way(scenarios, source)
     requests = sum(
         len(phase.asked) * phase.repeat for scenario in scenarios for phase in scenario.phases if phase.judged
     )
@@ -188,6 +189,21 @@ def _check_release(
             )
         )
     return problems
+
+
+def _check_one_way(scenarios: list[Scenario], source: Source) -> list[Problem]:
+    """Forced runs decide where there are any; a scenario without them would be driven and never compared."""
+    free = [scenario.name for scenario in scenarios if "forced" not in scenario.decode]
+    forced = [scenario.name for scenario in scenarios if "forced" in scenario.decode]
+    if not free or not forced:
+        return []
+    return [
+        Problem(
+            source.where(("scenarios",)),
+            f"decode [free] ({', '.join(free)}) beside forced decoding ({', '.join(forced)}) would never be "
+            "compared: decode all scenarios in the same way, or make two releases",
+        )
+    ]
 
 
 def _check_model(release: Release, source: Source, given: Path | None) -> list[Problem]:

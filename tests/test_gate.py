@@ -383,6 +383,24 @@ def test_tokens_that_strayed_from_the_forced_ones_are_not_compared() -> None:
     assert found(verdict, "not-compared")[0].request_ids == ("eight/main/0003",)
 
 
+def test_a_scenario_that_is_decoded_freely_only_beside_forced_ones_is_untested(good: RunRecord) -> None:
+    """Its answers are other tokens altogether, and nobody looks at them."""
+    free = RunKey(Arm.CANDIDATE, Decode.FREE, 1)
+    other = replace(good.runs[free], token_ids=good.runs[free].token_ids + 1)
+    eight = replace(good.scenarios[0], decode_ways=("free",), control_can_act=False)
+    runs = {
+        key: run
+        if key.decode is Decode.FREE
+        else replace(run, heads=tuple(head for head in run.heads if head.scenario != "eight"))
+        for key, run in {**good.runs, free: other}.items()
+    }
+    verdict = verdict_of(replace(good, runs=runs, scenarios=(eight, good.scenarios[1])))
+    assert verdict.result is Result.INCONCLUSIVE
+    (finding,) = found(verdict, "not-compared")
+    assert finding.scenario == "eight"
+    assert len(finding.request_ids) == 8
+
+
 def test_another_prompt_is_not_compared() -> None:
     verdict = verdict_of(only(Arm.CANDIDATE, Decode.FORCED, prompt_sha256="another prompt"))
     assert verdict.result is Result.INCONCLUSIVE

@@ -163,6 +163,18 @@ def test_too_few_requests_for_the_policy(project):
     assert "8 judged requests in one run, fewer than the policy's" in refusal(project / "images/ds4-cpu")
 
 
+def test_free_scenarios_beside_forced_ones_are_refused(project):
+    spoil(project / RELEASE, "contexts.yaml]", "contexts.yaml, ../../scenarios/length-order.yaml]")
+    read_inputs(project / "images/ds4-cpu")
+    path = project / "scenarios/length-order.yaml"
+    path.write_text(path.read_text() + "decode: [free]\n")
+    said = refusal(project / "images/ds4-cpu")
+    assert (
+        "decode [free] (length-order) beside forced decoding (mixed-contexts) would never be compared" in said
+    )
+    assert "release.yaml:" in said
+
+
 def test_empty_file(project):
     (project / "images/ds4-cpu/release.yaml").write_text("# nothing\n")
     assert "release.yaml: is empty" in refusal(project / "images/ds4-cpu")

@@ -15,7 +15,9 @@ OWN_DOING = frozenset({ArmState.SERVED, ArmState.DIED, ArmState.HUNG})
 
 
 def check_compared(record: RunRecord, decode: Decode, compared: Iterable[str]) -> list[Finding]:
-    """A finding for judged requests that were not compared, whatever the reason.
+    """Findings about judged requests that were not compared, whatever the reason.
+
+    One way of decoding is compared for the whole run, so a scenario without it is not compared at all.
 
     Args:
         record: The run record.
@@ -29,17 +31,31 @@ def check_compared(record: RunRecord, decode: Decode, compared: Iterable[str]) -
         for request in scenario.requests
         if request.judged
     }
+    findings = [
+        Finding(
+            rule="not-compared",
+            weight=Weight.UNTESTED,
+            scenario=scenario.name,
+            summary=f"No request of scenario {scenario.name} was compared: it is not decoded as those are "
+            f"that decide ({decode}).",
+            advice="Decode all scenarios in the same way, or put this one into a release of its own.",
+            request_ids=tuple(sorted(request.request_id for request in scenario.requests if request.judged)),
+        )
+        for scenario in record.scenarios
+        if decode not in scenario.decode_ways
+    ]
     left = sorted(judged - set(compared))
     if not left:
-        return []
+        return findings
     return [
+        *findings,
         Finding(
             rule="not-compared",
             weight=Weight.UNTESTED,
             summary=f"{_count(left)} could not be compared: some run has no complete answer.",
             advice="See the findings about runs and requests.",
             request_ids=tuple(left),
-        )
+        ),
     ]
 
 
