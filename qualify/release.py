@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, model_validator
@@ -16,6 +17,7 @@ Environment = dict[Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]*$"
 RelativePath = Annotated[str, StringConstraints(min_length=1, max_length=300)]
 ContractSubject = Literal["reference", "emulated", "vllm", "triton", "cuda"]
 FULL_GRAPHS = "FULL CUDA graph replay"
+_PINNED = re.compile(r"@sha256:[0-9a-f]{64}$")
 _SECRET_NAME = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|API_KEY|CREDENTIALS?)$")
 
 
@@ -33,6 +35,23 @@ class SyntheticModel(Strict):
     seed: Annotated[int, Field(ge=0, lt=2**31)]
     geometry: Name = "cpu"
     mute_c4: bool = False
+
+    @property
+    def folder(self) -> str:
+        """Name of the directory of this checkpoint beside others."""
+        return f"synthetic-{self.geometry}-{self.seed}" + ("-muted" if self.mute_c4 else "")
+
+    def arguments(self, directory: Path) -> tuple[str, ...]:
+        """What an interpreter is given so that it makes this checkpoint.
+
+        Args:
+            directory: Where it is written, as the interpreter sees it.
+
+        Returns:
+            The words after the interpreter.
+        """
+        words = ("-m", "ds4_kernels.checkpoint", str(directory), "--seed", str(self.seed))
+        return (*words, "--geometry", self.geometry, *(["--mute-c4"] if self.mute_c4 else []))
 
 
 class LocalModel(Strict):
@@ -94,6 +113,9 @@ class Image(Strict):
             raise ValueError("composition_source belongs to a composition: name that, too")
         if len(set(self.contracts)) != len(self.contracts):
             raise ValueError("contracts names a subject twice")
+        builder = self.arguments.get("BUILDER")
+        if builder is not None and not _PINNED.search(builder):
+            raise ValueError("arguments.BUILDER, the image that compiles, must be pinned: NAME@sha256:...")
         if "cuda" in self.contracts and not self.cuda_architectures:
             raise ValueError("the subject cuda needs cuda_architectures, e.g. [90, 100, 120]")
         return self

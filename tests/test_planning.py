@@ -79,6 +79,16 @@ def test_attached_servers_are_unbound(project):
     assert "attach" in dict(attached.scope)["launcher"]
 
 
+def test_of_attached_servers_only_what_they_say_is_told(project):
+    urls = {Arm.BASELINE: "http://127.0.0.1:1", Arm.CANDIDATE: "http://127.0.0.1:2"}
+    attached = plan(project, urls)
+    assert {dict(attached.scope)[label] for label in ("model", "model kind", "server")} == {"not known"}
+    assert attached.model_sha256 == attached.distributions_sha256 == ""
+    assert plan(project).model_sha256
+    (project.root / "model/weights").write_bytes(b"other")
+    assert changed_arms(attached, plan(project, urls)) == {Arm.BASELINE, Arm.CANDIDATE}
+
+
 def test_plan_without_control(project):
     without = plan(project, with_control=False)
     assert [arm.arm for arm in without.arms] == [Arm.BASELINE, Arm.CANDIDATE]

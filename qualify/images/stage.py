@@ -23,8 +23,7 @@ from qualify.inputs import Inputs
 from qualify.release import SyntheticModel
 
 _CACHE = Path(".cache")
-_CHECKPOINT = "ds4_kernels.checkpoint"
-_MODELS_AT = "/qualify/models"
+_MODELS_AT = Path("/qualify/models")
 _MODEL_WITHIN_S = 1800.0
 _GIB = 2**30
 
@@ -207,23 +206,18 @@ def model_in_image(composed: Composed, model: SyntheticModel, models: Path) -> P
         MachineryError: It could not be made.
     """
     kernels = next((source.content_sha256 for source in composed.lock.sources), composed.lock.build_id)
-    muted = "-muted" if model.mute_c4 else ""
-    directory = (
-        models.absolute() / f"image-{kernels[:12]}" / f"synthetic-{model.geometry}-{model.seed}{muted}"
-    )
+    directory = models.absolute() / f"image-{kernels[:12]}" / model.folder
     if (directory / "config.json").is_file():
         return directory
     directory.parent.mkdir(parents=True, exist_ok=True)
     hand_over(directory.parent)
-    words = ["-m", _CHECKPOINT, f"{_MODELS_AT}/{directory.name}", "--seed", str(model.seed)]
-    words += ["--geometry", model.geometry]
     output = run_to_end(
         connect(),
         ContainerSpec(
             image=composed.identity.reference,
-            argv=(composed.lock.python, *words, *(["--mute-c4"] if model.mute_c4 else [])),
+            argv=(composed.lock.python, *model.arguments(_MODELS_AT / directory.name)),
             role="checkpoint",
-            binds=(Bind(source=directory.parent, target=_MODELS_AT, writable=True),),
+            binds=(Bind(source=directory.parent, target=str(_MODELS_AT), writable=True),),
             memory_bytes=8 * _GIB,
         ),
         within_s=_MODEL_WITHIN_S,

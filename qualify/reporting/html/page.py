@@ -155,8 +155,8 @@ def _identity(material: Material) -> Iterator[tuple[str, str]]:
     yield "subject", verdict.subject
     yield from ((label, value) for label, value in verdict.scope if label in TESTED)
     yield from (("machine: " + label, value) for label, value in plan.machine)
-    yield "checkpoint", plan.model_sha256
-    yield "serving environment", plan.distributions_sha256
+    yield "checkpoint", plan.model_sha256 or "not known"
+    yield "serving environment", plan.distributions_sha256 or "not known"
     yield "run", f"{state.date}, {state.status}" + (f": {state.why}" if state.why else "")
     yield "plan", plan.plan_id
     yield "policy", f"{material.policy.name}, sha256 {verdict.policy_sha256}"
