@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from docker import DockerClient
 
+from qualify.errors import UsageError
+from qualify.evidence.digests import sha256_file
 from qualify.images.builders import Build, CommandLine, build
 from qualify.images.engine import connect, engine_errors, find_base
 from qualify.images.identity import ImageIdentity
@@ -21,7 +25,7 @@ from qualify.images.lock import (
     read_lock,
     resolve_lock,
 )
-from qualify.images.sources import source_files
+from qualify.images.sources import content_sha256, kept_mode, laid_files, source_files
 from qualify.images.staging import push
 from qualify.inputs import Inputs
 
@@ -67,6 +71,9 @@ def lay_context(lock: ReleaseLock, inputs: Inputs, folder: Path) -> None:
         lock: The lock, which was compared with what is there.
         inputs: The release, whose paths the lock names by their last part.
         folder: Made anew. Times of files are kept: BuildKit then sends only what has changed.
+
+    Raises:
+        UsageError: Something was changed since the lock was compared.
     """
     image = image_of(inputs)
     shutil.rmtree(folder, ignore_errors=True)
@@ -87,12 +94,59 @@ def lay_context(lock: ReleaseLock, inputs: Inputs, folder: Path) -> None:
         shutil.copy2(inputs.path(name), folder / "patches" / f"{number:03}-{Path(name).name}")
     if image.overlay:
         _copy(inputs.path(image.overlay), folder / "overlay")
+    _check_context(lock, folder)
 
 
 def _copy(source: Path, target: Path) -> None:
+    """Copies what is pinned of a folder, with the modes that are pinned, whatever this user's umask is."""
     for name in source_files(source):
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(source / name, target / name)
+        copy = target / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source / name, copy, follow_symlinks=False)
+        if not copy.is_symlink():
+            copy.chmod(kept_mode(copy))
+    for path in (target, *target.rglob("*")):
+        if path.is_dir() and not path.is_symlink():
+            path.chmod(0o755)
+
+
+def _check_context(lock: ReleaseLock, folder: Path) -> None:
+    """Compares what was laid with the lock: the folders may have changed since they were compared."""
+    expected = {"Dockerfile": lock.recipe_sha256}
+    expected |= {f"sources/{source.name}": source.content_sha256 for source in lock.sources}
+    expected |= {
+        f"patches/{number:03}-{patch.name}": patch.sha256
+        for number, patch in enumerate(lock.patches, start=1)
+    }
+    expected["overlay"] = lock.overlay_sha256 or content_sha256(folder, ())
+    changed = [name for name, sha256 in expected.items() if _laid(folder / name) != sha256]
+    if changed:
+        raise UsageError(
+            f"changed meanwhile, and no longer what the lock says: {', '.join(changed)}",
+            advice="Leave the files alone and run again; if the change is meant, `qualify lock` first.",
+        )
+
+
+def _laid(path: Path) -> str:
+    return sha256_file(path) if path.is_file() else content_sha256(path, laid_files(path))
+
+
+@contextlib.contextmanager
+def alone(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Keeps other commands from a build context until the block ends; waits where one has it.
+
+    Args:
+        folder: The context's folder.
+        say: Told where it must wait.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f"{folder.name}.taken").open("w") as taken:
+        try:
+            fcntl.flock(taken, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"another command builds from {folder}; waiting for it")
+            fcntl.flock(taken, fcntl.LOCK_EX)
+        yield
 
 
 def _link(source: Path, target: Path) -> None:
@@ -183,7 +237,9 @@ def compose(
     path = inputs.home / RELEASE_LOCK
     lock = read_lock(path)
     check_lock(lock, lock_release(inputs, client), path)
-    image_id, builder = make_image(client, lock, inputs, cache / "contexts" / lock.release, command_line)
+    context = cache / "contexts" / lock.release
+    with alone(context, say):
+        image_id, builder = make_image(client, lock, inputs, context, command_line)
     say(f"image: {image_id} from lock {lock.build_id[:16]} ({builder})")
     identity = push(
         client, image_id, registry=registry, name=f"staging/{lock.release}", build_id=lock.build_id

@@ -16,7 +16,7 @@ from qualify.images.wheels import LockedWheel, lock_wheels
 from qualify.inputs import Inputs
 from qualify.release import Image
 
-FORMAT = "qualify/lock/1"
+FORMAT = "qualify/lock/2"
 RELEASE_LOCK = "release.lock.json"
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import subprocess
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from qualify.errors import UsageError
-from qualify.evidence.digests import sha256_file, sha256_value
+from qualify.evidence.digests import sha256_bytes, sha256_file, sha256_value
+
+_BEYOND_GIT = stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +25,7 @@ class LockedSource:
         date: That commit's date, ISO 8601 in UTC.
         tree: Its tree at that commit, 40 hex digits.
         modified: True where files differ from that tree: then only `content_sha256` pins it.
-        content_sha256: Digest of its files' paths and contents.
+        content_sha256: Digest of its files' paths, contents and modes; see `content_sha256`.
     """
 
     name: str
@@ -69,17 +74,71 @@ def source_files(folder: Path) -> list[str]:
         folder: A folder below version control.
 
     Returns:
-        Relative paths, sorted.
+        Relative paths, sorted; symbolic links are files of their own.
+
+    Raises:
+        UsageError: There is a repository within it, of which git lists no files.
     """
     listed = _git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", ".").split(
         "\0"
     )
-    return sorted(name for name in set(listed) if name and (folder / name).is_file())
+    paths = {name: folder / name for name in listed if name}
+    for path in paths.values():
+        if path.is_dir() and not path.is_symlink():
+            raise UsageError(
+                "is a repository within the folder, whose files cannot be pinned",
+                where=str(path),
+                advice="Name it under image.sources itself, or copy its files.",
+            )
+    return sorted(name for name, path in paths.items() if path.is_symlink() or path.is_file())
 
 
-def content_sha256(folder: Path) -> str:
-    """Digest of a folder's files, by relative path and content."""
-    return sha256_value({name: sha256_file(folder / name) for name in source_files(folder)})
+def laid_files(folder: Path) -> list[str]:
+    """All files of a folder, version control or not: relative paths, sorted."""
+    return sorted(
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if path.is_symlink() or path.is_file()
+    )
+
+
+def content_sha256(folder: Path, names: Iterable[str] | None = None) -> str:
+    """Digest of a folder's files, by relative path, mode and content.
+
+    Args:
+        folder: The folder.
+        names: Relative paths; None takes `source_files`.
+
+    Returns:
+        Hex digest. Of modes it knows what git knows: executable or not. Of a symbolic link, where it points.
+
+    Raises:
+        UsageError: A file has a mode that git cannot keep.
+    """
+    chosen = source_files(folder) if names is None else names
+    return sha256_value({name: _entry(folder / name) for name in chosen})
+
+
+def _entry(path: Path) -> tuple[str, str]:
+    if path.is_symlink():
+        return "link", sha256_bytes(os.fsencode(os.readlink(path)))
+    return f"{kept_mode(path):o}", sha256_file(path)
+
+
+def kept_mode(path: Path) -> int:
+    """Mode of a file as git keeps it: 0o755 or 0o644.
+
+    Raises:
+        UsageError: The file is setuid, setgid or sticky, which would be lost without a word.
+    """
+    mode = path.stat().st_mode
+    if mode & _BEYOND_GIT:
+        raise UsageError(
+            f"has mode {stat.S_IMODE(mode):04o}; of modes, git and so the lock keep the executable bit only",
+            where=str(path),
+            advice="Take the bit away (chmod), and set it in the recipe if it is meant.",
+        )
+    return 0o755 if mode & stat.S_IXUSR else 0o644
 
 
 def tree_of(repository: Path, commit: str) -> str:

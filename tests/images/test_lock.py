@@ -1,6 +1,10 @@
 """The release lock: stable bytes, everything pinned, and what changed is said."""
 
+import os
+import stat
 import subprocess
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -8,6 +12,7 @@ import yaml
 
 from qualify.errors import UsageError
 from qualify.evidence.digests import sha256_file
+from qualify.images import compose
 from qualify.images.compose import labels_of, lay_context
 from qualify.images.lock import LockedBase, ReleaseLock, check_lock, read_lock, resolve_lock, write_lock
 from qualify.inputs import Inputs, read_inputs
@@ -133,6 +138,95 @@ def test_context_holds_exactly_what_is_locked(composed):
     assert (folder / "requirements.txt").read_text() == f"first==1.0 --hash=sha256:{lock.wheels[0].sha256}\n"
 
 
+def test_modes_and_links_are_pinned(composed):
+    notice = composed.root / "overlay/opt/notice"
+    digests = {resolved(composed)[1].overlay_sha256}
+    notice.chmod(0o755)
+    digests.add(resolved(composed)[1].overlay_sha256)
+    link = composed.root / "overlay/python"
+    for target in ("/usr/bin/python3", "opt", "opt/notice"):
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+        digests.add(resolved(composed)[1].overlay_sha256)
+    assert len(digests) == 5
+    notice.chmod(0o4755)
+    with pytest.raises(UsageError, match=r"notice: has mode 4755"):
+        resolved(composed)
+
+
+def test_context_has_the_modes_and_links_that_are_pinned(composed):
+    overlay = composed.root / "overlay"
+    (overlay / "opt/notice").chmod(0o600)
+    (overlay / "opt/tool").write_text("")
+    (overlay / "opt/tool").chmod(0o700)
+    (overlay / "python").symlink_to("/nonexistent/python3")
+    (overlay / "hosts").symlink_to("/etc/hosts")
+    (overlay / "lib").symlink_to("opt")
+    inputs, lock = resolved(composed)
+    folder = composed.root / "context"
+    before = os.umask(0o077)
+    try:
+        lay_context(lock, inputs, folder)
+    finally:
+        os.umask(before)
+    laid = folder / "overlay"
+    assert {path.name: os.readlink(path) for path in laid.iterdir() if path.is_symlink()} == {
+        "python": "/nonexistent/python3",
+        "hosts": "/etc/hosts",
+        "lib": "opt",
+    }
+    modes = {name: stat.S_IMODE((laid / name).stat().st_mode) for name in ("opt", "opt/notice", "opt/tool")}
+    assert modes == {"opt": 0o755, "opt/notice": 0o644, "opt/tool": 0o755}
+
+
+def test_repository_within_a_source_is_refused(composed):
+    inner = composed.root / "kernels/inner"
+    inner.mkdir()
+    git(inner, "init", "-q")
+    (inner / "x.py").write_text("")
+    git(inner, "add", ".")
+    git(inner, "commit", "-qm", "one")
+    with pytest.raises(UsageError, match="is a repository within the folder"):
+        resolved(composed)
+
+
+@pytest.mark.parametrize(
+    ("file", "named"),
+    [
+        ("Dockerfile", "Dockerfile"),
+        ("fix.patch", "patches/001-fix.patch"),
+        ("overlay/opt/notice", "overlay"),
+        ("overlay/opt/new", "overlay"),
+        ("kernels/module.py", "sources/kernels"),
+    ],
+)
+def test_what_changes_after_the_lock_was_compared_is_not_built(composed, file, named):
+    inputs, lock = resolved(composed)
+    lay_context(lock, inputs, composed.root / "context")
+    (composed.root / file).write_text("edited\n")
+    with pytest.raises(UsageError, match=rf"no longer what the lock says: {named}\n"):
+        lay_context(lock, inputs, composed.root / "context")
+
+
+def test_second_build_waits_for_the_context(tmp_path):
+    said, order = [], []
+    folder = tmp_path / "contexts/small"
+
+    def second() -> None:
+        with compose.alone(folder, said.append):
+            order.append("second")
+
+    with compose.alone(folder, said.append):
+        other = threading.Thread(target=second)
+        other.start()
+        while not said:
+            time.sleep(0.01)
+        order.append("first")
+    other.join(10)
+    assert order == ["first", "second"]
+    assert said == [f"another command builds from {folder}; waiting for it"]
+
+
 def test_edited_lock_is_refused(tmp_path):
     path = tmp_path / "release.lock.json"
     write_lock(LOCK, path)
@@ -165,6 +259,7 @@ def test_labels_say_where_the_image_comes_from():
         ({"image__contracts": ["reference", "reference"]}, "twice"),
         ({"image__contracts": ["cuda"]}, "needs cuda_architectures"),
         ({"image__arguments": {"HF_TOKEN": "x"}}, "looks like a secret"),
+        ({"image__arguments": {"BUILDER": "builder:latest"}}, "must be pinned"),
     ],
 )
 def test_bad_image_sections_are_refused(composed, change, said):
