@@ -186,6 +186,15 @@ def _head(transcript: Transcript, start: int) -> RequestHead:
     )
 
 
+def duration_s(heads: Sequence[RequestHead]) -> float:
+    """Seconds from when the first of these requests was sent until the last one was done.
+
+    Args:
+        heads: Requests of one run, at least one.
+    """
+    return max(head.finished_s for head in heads) - min(head.sent_s for head in heads)
+
+
 def reduce_requests(
     values: npt.NDArray[Any], heads: Sequence[RequestHead], how: np.ufunc, empty: float
 ) -> npt.NDArray[Any]:

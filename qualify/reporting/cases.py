@@ -14,6 +14,7 @@ from qualify.findings import CoverageCell, Finding, Result, Verdict, Weight, is_
 from qualify.images.checks import contract_rule
 from qualify.record import ArmState, RunRecord, ScenarioExpectation
 from qualify.reporting.coverage import Standing, full_name, standing
+from qualify.runtable import duration_s
 from qualify.transcript import Arm
 
 _CONTRACT = contract_rule("")
@@ -61,6 +62,7 @@ class Case:
         outcome: How it came out.
         message: One sentence; may be empty where it passed.
         details: Further lines: advice, evidence.
+        seconds: How long it was served or driven, over all its runs; None where there is no such time.
     """
 
     kind: Kind
@@ -68,6 +70,7 @@ class Case:
     outcome: Outcome
     message: str = ""
     details: tuple[str, ...] = ()
+    seconds: float | None = None
 
 
 def cases(verdict: Verdict, record: RunRecord) -> tuple[Case, ...]:
@@ -88,8 +91,25 @@ def cases(verdict: Verdict, record: RunRecord) -> tuple[Case, ...]:
     return tuple(_distinct([own, *_requirements(verdict, record), *_scenarios(verdict, record)]))
 
 
+def _served_s(record: RunRecord, arm: Arm) -> float | None:
+    """Seconds in which an arm was loaded and driven."""
+    entry = record.arms.get(arm)
+    spans = [duration_s(run.heads) for key, run in record.runs.items() if key.arm is arm and run.heads]
+    started_s = entry.started_s if entry else None
+    return None if started_s is None and not spans else (started_s or 0.0) + sum(spans)
+
+
+def _driven_s(record: RunRecord, scenario: str) -> float | None:
+    """Seconds in which any run drove a scenario; time is counted for each run that did."""
+    runs = [[head for head in run.heads if head.scenario == scenario] for run in record.runs.values()]
+    spans = [duration_s(heads) for heads in runs if heads]
+    return sum(spans) if spans else None
+
+
 def _requirements(verdict: Verdict, record: RunRecord) -> list[Case]:
-    found = [_arm(verdict, record, arm) for arm in record.expected_arms]
+    found = [
+        replace(_arm(verdict, record, arm), seconds=_served_s(record, arm)) for arm in record.expected_arms
+    ]
     found.append(_compared(verdict, "floor", "the baseline's noise is known"))
     found.append(_compared(verdict, "divergence", "the candidate differs no more than the baseline's noise"))
     cells = [cell for cell in verdict.coverage if cell.satisfied is not None]
@@ -164,7 +184,10 @@ def _outcome(finding: Finding) -> Outcome:
 
 
 def _scenarios(verdict: Verdict, record: RunRecord) -> list[Case]:
-    return [_scenario(verdict, record, scenario) for scenario in record.scenarios]
+    return [
+        replace(_scenario(verdict, record, scenario), seconds=_driven_s(record, scenario.name))
+        for scenario in record.scenarios
+    ]
 
 
 def _scenario(verdict: Verdict, record: RunRecord, scenario: ScenarioExpectation) -> Case:

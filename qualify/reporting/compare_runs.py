@@ -17,7 +17,7 @@ from qualify.record import RunRecord
 from qualify.reporting.coverage import full_name
 from qualify.reporting.material import Material
 from qualify.reporting.plain import one_line
-from qualify.runtable import RunTable
+from qualify.runtable import duration_s
 from qualify.transcript import Arm
 
 Value = str | int | float | bool | None
@@ -187,7 +187,7 @@ def _speed(record: RunRecord) -> dict[str, Value]:
     found: dict[str, Value] = {}
     for arm, entry in record.arms.items():
         runs = [run for key, run in record.runs.items() if key.arm is arm and run.heads]
-        driven_s = sum(_duration_s(run) for run in runs)
+        driven_s = sum(duration_s(run.heads) for run in runs)
         waits = [
             head.first_token_s - head.sent_s
             for run in runs
@@ -203,10 +203,6 @@ def _speed(record: RunRecord) -> dict[str, Value]:
             f"{arm}: time to first token, 95th percentile, s": _or_none(_quantile(waits, 0.95)),
         }
     return found
-
-
-def _duration_s(run: RunTable) -> float:
-    return max(head.finished_s for head in run.heads) - min(head.sent_s for head in run.heads)
 
 
 def _quantile(values: Sequence[float], share: float) -> float | None:

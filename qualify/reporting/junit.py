@@ -16,6 +16,7 @@ from qualify.record import RunRecord
 from qualify.reporting.cases import Case, Outcome, cases
 
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_DECIMALS = 3  # of a second: the schema takes no more
 _RESULTS = {Outcome.FAILED: Failure, Outcome.ERROR: Error, Outcome.WAIVED: Skipped}
 
 
@@ -48,6 +49,7 @@ def junit(verdict: Verdict, record: RunRecord) -> bytes:
     # not by update_statistics, which also counts skips: junit-10 knows that attribute of suites only
     for count in ("tests", "failures", "errors"):
         setattr(document, count, sum(getattr(suite, count) for suite in document))
+    document.time = round(sum(suite.time for suite in document), _DECIMALS)
     return bytes(document.tostring())  # type: ignore[no-untyped-call]
 
 
@@ -58,6 +60,8 @@ def _clean(text: str) -> str:
 
 def _test_case(case: Case) -> TestCase:
     test = TestCase(_clean(case.name), classname=f"qualify.{case.kind}")
+    if case.seconds is not None:
+        test.time = round(case.seconds, _DECIMALS)
     message = _clean(case.message)
     text = _clean("\n".join((case.message, *case.details)).strip())
     if case.outcome is Outcome.PASSED:

@@ -76,6 +76,23 @@ def test_the_counts_are_those_of_the_cases(name: str) -> None:
     assert told == {"tests": len(found), "failures": found.count("failure"), "errors": found.count("error")}
 
 
+def test_arms_and_scenarios_have_their_times_and_nothing_else_has() -> None:
+    record = good()
+    arms = {arm: replace(entry, started_s=10.1234) for arm, entry in record.arms.items()}
+    document = etree.fromstring(junit(judge(record, POLICY, SHA256), replace(record, arms=arms)))
+    SCHEMA.assertValid(document)
+    times = {case.get("name"): case.get("time") for case in document.iter("testcase") if case.get("time")}
+    # a run lasts from 0 to 2 s: three of the baseline, two of each other arm; seven runs drive each scenario
+    assert times == {
+        "the baseline is served to the end": "16.123",
+        "the candidate is served to the end": "14.123",
+        "the control is served to the end": "14.123",
+        "alone": "14.0",
+        "mixed": "14.0",
+    }
+    assert float(document.get("time")) == pytest.approx(sum(map(float, times.values())))
+
+
 @pytest.mark.parametrize(
     ("name", "outcome"),
     [("good", "passed"), ("rejected", "failure"), ("inconclusive", "error"), ("machinery", "error")],
