@@ -48,3 +48,29 @@ def test_a_missing_rank_makes_it_inconclusive(bundle: Bundle, tmp_path: Path) ->
     (copy.root / "manifest.json").unlink()
     (copy.root / "arms/candidate/steps.rank1.jsonl").unlink()
     assert judge_bundle(copy).result is Result.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("log", "kept", "said"),
+    [
+        ("steps.jsonl", 0, "rank 0: not measured; required all."),
+        ("steps.rank1.jsonl", 5, "rank 1: 3 of 76; required all."),
+    ],
+)
+def test_metadata_that_was_to_be_looked_at_and_was_not_makes_it_inconclusive(
+    bundle: Bundle, tmp_path: Path, log: str, kept: int, said: str
+) -> None:
+    copy = Bundle(shutil.copytree(bundle.root, tmp_path / "copy"))
+    (copy.root / "manifest.json").unlink()
+    path = copy.root / "arms/candidate" / log
+    steps = [json.loads(line) for line in path.read_text().splitlines()]
+    for step in steps[kept:]:
+        step.pop("metadata", None)
+    path.write_text("".join(json.dumps(step) + "\n" for step in steps))
+    verdict = judge_bundle(copy)
+    assert verdict.result is Result.INCONCLUSIVE
+    assert any(
+        reason.startswith("Coverage: decode steps of the candidate whose C128A rows were looked at")
+        and reason.endswith(said)
+        for reason in verdict.reasons
+    )
