@@ -51,6 +51,21 @@ class Located(Protocol):
         ...
 
 
+class _PlainLoader(yaml.SafeLoader):
+    """Takes no aliases and no tags.
+
+    No file of the project needs them. A few aliases can stand for more values than memory holds, and a value
+    can be its own part; a wrong value under a tag is any exception.
+    """
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        what = "aliases" if isinstance(event, yaml.AliasEvent) else "tags" if event.tag is not None else ""
+        if what:
+            raise yaml.MarkedYAMLError(problem=f"{what} are not taken", problem_mark=event.start_mark)
+        return super().compose_node(parent, index)
+
+
 class Source:
     """One YAML file: its plain data, and where each value stands.
 
@@ -69,7 +84,7 @@ class Source:
             raise UsageError(f"cannot be read: {error}", where=str(path)) from error
         self._marks: dict[Location, str] = {}
         try:
-            loader = yaml.SafeLoader(self.text)
+            loader = _PlainLoader(self.text)
             node = loader.get_single_node()
             if node is None:
                 raise UsageError("is empty", where=str(path))
@@ -78,18 +93,28 @@ class Source:
         except yaml.MarkedYAMLError as error:
             what = " ".join(part for part in (error.context, error.problem) if part)
             raise UsageError(what, where=self._place(error.problem_mark or error.context_mark)) from error
+        except RecursionError as error:
+            raise UsageError("is nested too deeply", where=str(path)) from error
         except (yaml.YAMLError, ValueError) as error:
             # Values such as 2026-13-45 match YAML's date pattern and fail in datetime.
             raise UsageError(f"not valid YAML: {error}", where=str(path)) from error
 
     def _mark(self, node: yaml.Node, location: Location) -> None:
         self._marks[location] = self._place(node.start_mark)
+        if isinstance(node, yaml.ScalarNode) and "\0" in node.value:
+            # no file has such a name, and no program such an argument
+            raise UsageError("holds a zero byte", where=self._place(node.start_mark))
         if isinstance(node, yaml.MappingNode):
             seen: set[str] = set()
             for key, value in node.value:
+                if not isinstance(key, yaml.ScalarNode):
+                    raise UsageError(
+                        "a key is text, not a list or a mapping", where=self._place(key.start_mark)
+                    )
                 if key.value in seen:
                     raise UsageError(f"key {key.value!r} is given twice", where=self._place(key.start_mark))
                 seen.add(key.value)
+                self._mark(key, (*location, key.value))
                 self._mark(value, (*location, key.value))
                 self._marks[(*location, key.value)] = self._place(key.start_mark)
         elif isinstance(node, yaml.SequenceNode):

@@ -105,7 +105,7 @@ RELEASE, SCENARIO, POLICY = (
             "seed: 7",
             "seed: !!python/object:os.system 1",
             "os.system",
-            "could not determine a constr",
+            "tags are not taken",
         ),
         (
             RELEASE,

@@ -108,7 +108,7 @@ class Bundle:
             return msgspec.json.decode(path.read_bytes(), type=kind)
         except OSError as error:
             raise EvidenceError(f"cannot be read: {error.strerror}", where=str(path)) from error
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise EvidenceError(
                 f"is not what this version of qualify writes: {error}", where=str(path)
             ) from error

@@ -174,7 +174,7 @@ def open_envelope(content: bytes, key: SSlibKey, where: str) -> bytes:
     """
     try:
         envelope = Envelope.from_dict(json.loads(content))
-    except (ValueError, KeyError, TypeError, AttributeError, VerificationError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, VerificationError) as error:
         raise EvidenceError("is not a signed statement (DSSE envelope)", where=where) from error
     if envelope.payload_type != PAYLOAD_TYPE or list(envelope.signatures) != [key.keyid]:
         signers = ", ".join(repr(signer) for signer in envelope.signatures) or "nobody"

@@ -127,6 +127,9 @@ def test_read_says_what_is_wrong(bundle):
         EvidenceError, match=r"thing.json: is not what this version of qualify writes.*number"
     ):
         bundle.read("thing.json", Thing)
+    bundle.write_bytes("deep.json", b'{"x":' + b"[" * 5000)
+    with pytest.raises(EvidenceError, match=r"deep\.json: is not what"):
+        bundle.read("deep.json", Thing)
     with pytest.raises(EvidenceError, match=r"nothing\.json: cannot be read"):
         bundle.read("nothing.json", Thing)
 

@@ -169,7 +169,15 @@ def test_a_second_signature_is_refused(tmp_path, keys):
 
 
 @pytest.mark.parametrize(
-    "content", [b"{}", b"[]", b"null", b'{"payload": 1}', b'{"payload":"","payloadType":"x","signatures":[]}']
+    "content",
+    [
+        b"{}",
+        b"[]",
+        b"null",
+        b"[" * 5000,
+        b'{"payload": 1}',
+        b'{"payload":"","payloadType":"x","signatures":[]}',
+    ],
 )
 def test_no_envelope(keys, content):
     with pytest.raises(EvidenceError):
