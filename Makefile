@@ -20,7 +20,8 @@ SERVING := .venv-serving
 GPU := .venv-gpu
 CONTRACTS := .venv-contracts
 KERNEL_SOURCES := $(shell find kernels -type f \( -name '*.py' -o -name '*.c' -o -name '*.cu' -o -name '*.toml' \) -not -path '*/build/*')
-# Runs a command with a Docker engine and a registry on 127.0.0.1; starts, and stops, what is not there.
+# Runs a command with a Docker engine and a registry on 127.0.0.1; starts, and stops, what is not there. The last command
+# of each list is exec'd: a signal reaches it at once.
 WITH_ENGINE := $(VENV)/bin/python -m qualify.images.local_engine --
 WHEELS := .cache/wheels
 CUDA_WHEELS := .cache/wheels-cuda
@@ -61,16 +62,16 @@ base-image: install  ## Make the CPU image's base without any image registry (ne
 	$(WITH_ENGINE) images/base/make
 
 image: install wheels  ## Lock IMAGE_RELEASE, build its image and push it to the staging registry
-	$(WITH_ENGINE) sh -ec 'images/base/make; $(VENV)/bin/qualify lock $(IMAGE_RELEASE); $(VENV)/bin/qualify image $(IMAGE_RELEASE)'
+	$(WITH_ENGINE) sh -ec 'images/base/make; $(VENV)/bin/qualify lock $(IMAGE_RELEASE); exec $(VENV)/bin/qualify image $(IMAGE_RELEASE)'
 
 qualify-image: install wheels  ## The whole run in containers: lock, build, inspect, serve three ways, judge
-	$(WITH_ENGINE) sh -ec 'images/base/make; $(VENV)/bin/qualify lock $(IMAGE_RELEASE); $(VENV)/bin/qualify run $(IMAGE_RELEASE) $(QUALIFY_ARGS)'
+	$(WITH_ENGINE) sh -ec 'images/base/make; $(VENV)/bin/qualify lock $(IMAGE_RELEASE); exec $(VENV)/bin/qualify run $(IMAGE_RELEASE) $(QUALIFY_ARGS)'
 
 # Signing exits as the verdict says; publishing then refuses what is not qualified, and says why.
 publish: install $(KEY)  ## Sign the newest bundle of IMAGE_RELEASE and promote its image to TO
 	@test -n "$(BUNDLE)" || { echo "There is no bundle of $(IMAGE_RELEASE); make one: make qualify-image"; exit 2; }
 	$(WITH_ENGINE) sh -ec '$(VENV)/bin/qualify sign $(BUNDLE) --key $(KEY) || true; \
-	    $(VENV)/bin/qualify publish $(BUNDLE) --key $(KEY).pub --to $(TO) $(if $(wildcard $(PUBLICATION)),--policy $(PUBLICATION)) $(PUBLISH_ARGS)'
+	    exec $(VENV)/bin/qualify publish $(BUNDLE) --key $(KEY).pub --to $(TO) $(if $(wildcard $(PUBLICATION)),--policy $(PUBLICATION)) $(PUBLISH_ARGS)'
 
 test: install install-serving $(CONTRACTS)/.installed  ## Run the tests (default ones; the slow ones: make test-slow)
 	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadscope -m "not slow and not browser" --ignore tests/kernels $(TEST_ARGS)
@@ -87,10 +88,10 @@ test-registry: install  ## Run the tests on a real registry (needs docker-regist
 	$(VENV)/bin/python -m pytest -m docker tests/registry $(TEST_ARGS)
 
 test-engine: install  ## Run the tests of containers and publication on a real engine and registry, without vLLM
-	$(WITH_ENGINE) sh -ec 'images/base/make; $(VENV)/bin/python -m pytest -m docker --ignore tests/kernels --ignore tests/images/test_real_release.py $(TEST_ARGS)'
+	$(WITH_ENGINE) sh -ec 'images/base/make; exec $(VENV)/bin/python -m pytest -m docker --ignore tests/kernels --ignore tests/images/test_real_release.py $(TEST_ARGS)'
 
 test-images: install wheels  ## Run the tests on a real Docker engine and registry (needs root where none is there)
-	$(WITH_ENGINE) sh -ec 'images/base/make; $(VENV)/bin/python -m pytest -m docker --ignore tests/kernels $(TEST_ARGS)'
+	$(WITH_ENGINE) sh -ec 'images/base/make; exec $(VENV)/bin/python -m pytest -m docker --ignore tests/kernels $(TEST_ARGS)'
 
 contracts-released: $(CONTRACTS)/.installed  ## Put the metadata builders of released vLLM wheels through the contract
 	PYTHONPATH=kernels $(CONTRACTS)/bin/python -m ds4_kernels.contracts.released $(CONTRACTS_ARGS)

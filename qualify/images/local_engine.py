@@ -33,6 +33,8 @@ _DAEMON = "dockerd"
 _READY_WITHIN_S = 60.0
 _STOP_WITHIN_S = 60.0
 _PORT = 5125
+# A shell's way of saying that a signal ended the program.
+_SIGNALLED = 128
 
 
 @contextlib.contextmanager
@@ -144,18 +146,38 @@ def run_with_engine(command: list[str], folder: Path, port: int | None) -> int:
         port: The registry's port; None takes a free one.
 
     Returns:
-        The command's exit code.
+        The command's exit code; 130 where a signal to stop ended it, 128 and more where another signal did.
 
     Raises:
         MachineryError: Engine or registry cannot be had.
     """
+    told: list[psutil.Process] = []
     with local_engine(folder) as host, local_registry(folder / "registry", port) as registry:
         environment = {**os.environ, "DOCKER_HOST": host, REGISTRY_VARIABLE: registry.address}
         process = subprocess.Popen(command, env=environment)
         # Ctrl-C reaches the command by itself; engine and registry stay until it has ended in its own way.
         signal.signal(signal.SIGINT, lambda number, frame: None)
-        signal.signal(signal.SIGTERM, lambda number, frame: process.terminate())
-        return process.wait()
+        # SIGTERM reaches this process alone: it is passed on to whom Ctrl-C would reach. A shell that runs
+        # the command may end before it does.
+        signal.signal(signal.SIGTERM, lambda number, frame: told.extend(_tell(process.pid)))
+        code = process.wait()
+        psutil.wait_procs(told)
+    if code in (-signal.SIGTERM, -signal.SIGINT):
+        return ExitCode.INTERRUPTED
+    return code if code >= 0 else _SIGNALLED - code
+
+
+def _tell(pid: int) -> list[psutil.Process]:
+    """Sends SIGTERM to a process, and to those of its descendants that are in this process's group."""
+    told = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        first = psutil.Process(pid)
+        for process in (*first.children(recursive=True), first):
+            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+                if os.getpgid(process.pid) == os.getpgrp():
+                    process.terminate()
+                    told.append(process)
+    return told
 
 
 def _interrupt(signum: int, frame: object) -> None:

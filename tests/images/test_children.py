@@ -1,6 +1,7 @@
 """Engine and registry end with the command that started them, also where that is killed."""
 
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -34,6 +35,55 @@ def test_child_of_a_killed_parent_ends(tmp_path: Path) -> None:
     parent.wait()
     child.wait(10)
     assert not child.is_running()
+
+
+STOPS = """
+import contextlib, sys
+from pathlib import Path
+from types import SimpleNamespace
+from qualify.images import local_engine
+
+@contextlib.contextmanager
+def engine(folder):
+    yield "unix:///nowhere"
+    print("engine stopped", flush=True)
+
+@contextlib.contextmanager
+def registry(folder, port):
+    yield SimpleNamespace(address="127.0.0.1:1")
+
+local_engine.local_engine, local_engine.local_registry = engine, registry
+print("code", local_engine.run_with_engine(sys.argv[1:], Path(), None), flush=True)
+"""
+LONG = """
+import signal, sys, time
+def end(number, frame):
+    time.sleep(0.3)
+    sys.exit(print("command ended", flush=True))
+signal.signal(signal.SIGTERM, end)
+print("command started", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("shell", ["true; {}; true", "exec {}"])
+def test_sigterm_reaches_the_command_in_a_shell_before_the_engine_stops(shell: str) -> None:
+    inner = shell.format(f"{shlex.quote(sys.executable)} -c {shlex.quote(LONG)}")
+    command = [sys.executable, "-c", STOPS, "/bin/sh", "-ec", inner]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "command started\n"
+    process.terminate()
+    said = process.stdout.read().splitlines()
+    code = 0 if shell.startswith("exec") else 130
+    assert said == ["command ended", "engine stopped", f"code {code}"]
+
+
+@pytest.mark.parametrize(("command", "code"), [("exit 3", 3), ("kill -9 $$", 137)])
+def test_the_command_gives_the_exit_code(command: str, code: int) -> None:
+    words = [sys.executable, "-c", STOPS, "/bin/sh", "-ec", command]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["engine stopped", f"code {code}"]
 
 
 def test_engine_of_another_command_is_not_joined(tmp_path, monkeypatch):
