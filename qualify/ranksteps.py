@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from qualify.steps import DECODE, NO_REPLAY, Step
+from qualify.steps import DECODE, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class _Counted:
 
     def add(self, step: Step, first: Step | None) -> None:
         self.steps += 1
-        self.replayed += step.replay != NO_REPLAY
+        self.replayed += step.replayed
         if step.kind == DECODE:
             self.decode += 1
             self.whole += step.replay == self.replay

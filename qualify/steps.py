@@ -66,6 +66,11 @@ class Step:
     padded_rows: int | None = None
     metadata: StepMetadata | None = None
 
+    @property
+    def replayed(self) -> bool:
+        """True where something replayed the step or pieces of it."""
+        return self.replay != NO_REPLAY
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class StepTable:
@@ -98,38 +103,68 @@ class StepTable:
     server_request_ids: tuple[str, ...]
 
 
+class StepCollector:
+    """Turns steps into arrays, one at a time, while somebody else goes through them."""
+
+    def __init__(self, replay: str) -> None:
+        """Holds no step yet.
+
+        Args:
+            replay: The kind of replay that the plan says; another kind, or a replay in pieces, is none of it.
+        """
+        self._replay = replay
+        self._decode, self._replayed, self._whole = array("b"), array("b"), array("b")
+        self._rows, self._padded, self._step_of, self._request = (array("i") for _ in range(4))
+        self._row, self._computed, self._reached = (array("i") for _ in range(3))
+        self._known: dict[str, int] = {}
+
+    def add(self, step: Step) -> None:
+        """Takes the next step.
+
+        Args:
+            step: The step that ran after those taken before.
+        """
+        number = len(self._rows)
+        self._decode.append(step.kind == DECODE)
+        self._replayed.append(step.replayed)
+        self._whole.append(step.replay == self._replay)
+        self._rows.append(len(step.rows))
+        self._padded.append(step.padded_rows or 0)
+        for entry in step.rows:
+            self._step_of.append(number)
+            self._request.append(self._known.setdefault(entry.server_request_id, len(self._known)))
+            self._row.append(entry.row)
+            self._computed.append(entry.computed_tokens)
+            self._reached.append(entry.computed_tokens + entry.scheduled_tokens)
+
+    def table(self) -> StepTable:
+        """All steps taken so far, as arrays."""
+        return StepTable(
+            decode=np.array(self._decode, dtype=bool),
+            replayed=np.array(self._replayed, dtype=bool),
+            whole=np.array(self._whole, dtype=bool),
+            rows=np.array(self._rows, dtype=np.int32),
+            padded_rows=np.array(self._padded, dtype=np.int32),
+            step=np.array(self._step_of, dtype=np.int32),
+            request=np.array(self._request, dtype=np.int32),
+            row=np.array(self._row, dtype=np.int32),
+            computed=np.array(self._computed, dtype=np.int32),
+            reached=np.array(self._reached, dtype=np.int32),
+            server_request_ids=tuple(self._known),
+        )
+
+
 def collect_steps(steps: Iterable[Step], replay: str) -> StepTable:
     """Turns steps into arrays, one at a time.
 
     Args:
         steps: One arm's steps in the order in which they ran.
-        replay: The kind of replay that the plan says; another kind, or a replay in pieces, is none of it.
+        replay: The kind of replay that the plan says.
+
+    Returns:
+        The arrays.
     """
-    decode, replayed, whole = array("b"), array("b"), array("b")
-    rows, padded, step_of, request, row, computed, reached = (array("i") for _ in range(7))
-    known: dict[str, int] = {}
-    for number, step in enumerate(steps):
-        decode.append(step.kind == DECODE)
-        replayed.append(step.replay != NO_REPLAY)
-        whole.append(step.replay == replay)
-        rows.append(len(step.rows))
-        padded.append(step.padded_rows or 0)
-        for entry in step.rows:
-            step_of.append(number)
-            request.append(known.setdefault(entry.server_request_id, len(known)))
-            row.append(entry.row)
-            computed.append(entry.computed_tokens)
-            reached.append(entry.computed_tokens + entry.scheduled_tokens)
-    return StepTable(
-        decode=np.array(decode, dtype=bool),
-        replayed=np.array(replayed, dtype=bool),
-        whole=np.array(whole, dtype=bool),
-        rows=np.array(rows, dtype=np.int32),
-        padded_rows=np.array(padded, dtype=np.int32),
-        step=np.array(step_of, dtype=np.int32),
-        request=np.array(request, dtype=np.int32),
-        row=np.array(row, dtype=np.int32),
-        computed=np.array(computed, dtype=np.int32),
-        reached=np.array(reached, dtype=np.int32),
-        server_request_ids=tuple(known),
-    )
+    collector = StepCollector(replay)
+    for step in steps:
+        collector.add(step)
+    return collector.table()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from qualify.errors import EvidenceError, UsageError
 from qualify.evidence.bundle import INSPECTIONS, PREFIXES, Bundle, RunState
 from qualify.evidence.digests import sha256_file, sha256_value
 from qualify.findings import Finding, Weight
-from qualify.plan import Plan
+from qualify.plan import Plan, PlannedArm
 from qualify.policy import Policy
 from qualify.ranksteps import RankSteps, compare_ranks
 from qualify.record import (
@@ -26,8 +26,8 @@ from qualify.serving.configuration import CONFIGURATION, KeptConfiguration, reso
 from qualify.serving.graphs import read_graphs
 from qualify.serving.logfile import log_lines
 from qualify.serving.probes.reading import read_probes
-from qualify.serving.steps import StepLog, read_steps
-from qualify.steps import Step, collect_steps
+from qualify.serving.steps import StepLog
+from qualify.steps import Step, StepCollector, StepTable, collect_steps
 from qualify.transcript import Arm, RunKey, Transcript, read_transcripts
 from qualify.yamlsource import Source, parse, refuse
 
@@ -55,8 +55,7 @@ def read_record(bundle: Bundle) -> RunRecord:
     runs = {
         key: collect(key, _own(path, key)) for arm in arms for key, path in bundle.transcripts(arm).items()
     }
-    logs = {arm: StepLog(path) for arm in arms if (path := bundle.steps(arm)) is not None}
-    steps = {arm: collect_steps(log, plan.replay) for arm, log in logs.items()}
+    stepped = {arm.arm: read for arm in plan.arms if (read := _steps(bundle, plan.replay, arm)) is not None}
     return RunRecord(
         release=plan.release,
         run_date=state.date[:10],
@@ -66,9 +65,9 @@ def read_record(bundle: Bundle) -> RunRecord:
         scenarios=plan.scenarios,
         arms=arms,
         runs=runs,
-        steps=steps,
-        torn=frozenset(arm for arm, log in logs.items() if log.torn),
-        ranks=_ranks(bundle, plan),
+        steps={arm: read.table for arm, read in stepped.items()},
+        torn=frozenset(arm for arm, read in stepped.items() if read.torn),
+        ranks={arm: read.ranks for arm, read in stepped.items() if read.ranks},
         looks_at_metadata=frozenset(planned.arm for planned in plan.arms if planned.looks_at_metadata),
         graphs=_graphs(bundle, arms),
         configurations=_configurations(bundle, arms),
@@ -83,18 +82,41 @@ def read_record(bundle: Bundle) -> RunRecord:
     )
 
 
-def _ranks(bundle: Bundle, plan: Plan) -> dict[Arm, tuple[RankSteps, ...]]:
-    """Ranks of the arms that were driven; those of an arm that was not say nothing beyond its state."""
+@dataclass(frozen=True, slots=True)
+class _Stepped:
+    """What the step logs of one driven arm hold.
 
-    def read(arm: Arm, rank: int) -> Iterator[Step]:
-        path = bundle.steps(arm, rank)
-        return read_steps(path) if path is not None else iter(())
+    Attributes:
+        table: The steps of rank 0.
+        torn: The log of rank 0 ends within a line.
+        ranks: Every rank's steps in figures; none where one rank serves and nobody looks at its metadata.
+    """
 
-    return {
-        planned.arm: compare_ranks(functools.partial(read, planned.arm), planned.ranks, plan.replay)
-        for planned in plan.arms
-        if (planned.ranks > 1 or planned.looks_at_metadata) and bundle.steps(planned.arm) is not None
-    }
+    table: StepTable
+    torn: bool
+    ranks: tuple[RankSteps, ...] = ()
+
+
+def _steps(bundle: Bundle, replay: str, planned: PlannedArm) -> _Stepped | None:
+    """Goes through an arm's step logs, each once; None where its server wrote none: it was not driven."""
+    path = bundle.steps(planned.arm)
+    if path is None:
+        return None
+    log, collector = StepLog(path), StepCollector(replay)
+
+    def read(rank: int) -> Iterator[Step]:
+        if rank > 0:
+            other = bundle.steps(planned.arm, rank)
+            yield from () if other is None else StepLog(other)
+            return
+        for step in log:
+            collector.add(step)
+            yield step
+
+    if planned.ranks > 1 or planned.looks_at_metadata:
+        ranks = compare_ranks(read, planned.ranks, replay)
+        return _Stepped(collector.table(), log.torn, ranks)
+    return _Stepped(collect_steps(log, replay), log.torn)
 
 
 def _graphs(bundle: Bundle, arms: Iterable[Arm]) -> dict[Arm, GraphCounts]:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 import tarfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from qualify.evidence.bundle import Bundle
 from qualify.evidence.digests import canonical_json
+from qualify.evidence.recording import read_record
 from qualify.findings import Result
+from qualify.jsonlines import open_lines
 from qualify.judging import judge_bundle
+from qualify.serving import steps
 
 ARCHIVE = Path(__file__).parents[2] / "reports/evidence/two-ranks/ds4-cpu-tp2.tar.xz"
 
@@ -41,6 +46,20 @@ def test_both_ranks_replayed_and_the_faulty_one_is_named(bundle: Bundle) -> None
     (seen,) = [found for found in told["findings"] if found["rule"] == "metadata"]
     assert (seen["arm"], seen["weight"], seen["rows"]) == ("control", "note", [1, 2, 3, 4, 5, 6, 7])
     assert seen["summary"].startswith("Rank 1 of the control")
+
+
+def test_every_step_log_is_read_once(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Path] = []
+
+    def counted(path: Path) -> AbstractContextManager[Iterator[bytes]]:
+        opened.append(path)
+        return open_lines(path)
+
+    monkeypatch.setattr(steps, "open_lines", counted)
+    record = read_record(bundle)
+    assert sorted(opened) == sorted(bundle.root.glob("arms/*/steps*"))
+    for arm, table in record.steps.items():
+        assert {entry.steps for entry in record.ranks[arm]} == {len(table.rows)}
 
 
 def test_a_missing_rank_makes_it_inconclusive(bundle: Bundle, tmp_path: Path) -> None:
