@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -96,8 +97,8 @@ def compare_runs(first: Material, second: Material) -> RunComparison:
         first=first.bundle.root.name,
         second=second.bundle.root.name,
         rows=tuple(row for name, sides in sections.items() for row in _rows(name, *sides)),
-        findings_gone=tuple(text for key, text in one.items() if key not in other),
-        findings_new=tuple(text for key, text in other.items() if key not in one),
+        findings_gone=_more(one, other),
+        findings_new=_more(other, one),
         limitations_gone=_only(first.verdict.limitations, second.verdict.limitations),
         limitations_new=_only(second.verdict.limitations, first.verdict.limitations),
     )
@@ -123,6 +124,7 @@ def _run(material: Material) -> dict[str, Value]:
         "harness": material.state.harness,
         "status": material.state.status,
         "policy": f"sha256:{verdict.policy_sha256}",
+        **{f"{arm} taken over from": source for arm, source in material.state.adopted},
     }
 
 
@@ -213,17 +215,32 @@ def _or_none(value: float | None) -> float | None:
     return None if value is None else rounded(value)
 
 
-def _against(verdict: Verdict) -> dict[tuple[str, ...], str]:
+def _against(verdict: Verdict) -> dict[tuple[str, ...], list[str]]:
     """Findings against the release by what they are about; sentences hold figures that always change."""
-    found: dict[tuple[str, ...], str] = {}
+    found: dict[tuple[str, ...], list[str]] = {}
     for item in verdict.findings:
         if item.weight in _AGAINST:
-            found.setdefault(_key(item), f"{item.weight}: {item.summary}")
+            found.setdefault(_key(item), []).append(f"{item.weight}: {item.summary}")
     return found
 
 
 def _key(item: Finding) -> tuple[str, ...]:
-    return (item.weight, item.rule, item.arm or "", item.scenario or "")
+    said = re.split(r"\d", item.summary)[0] or re.sub(r"\d[\d., ]*", "", item.summary)
+    # only the evidence of these says which warning it is
+    which = item.evidence[:1] if item.rule == "warnings" else ()
+    return (item.weight, item.rule, item.arm or "", item.scenario or "", said, *which)
+
+
+def _more(
+    these: dict[tuple[str, ...], list[str]], those: dict[tuple[str, ...], list[str]]
+) -> tuple[str, ...]:
+    """What one run has more findings of than the other."""
+    found: list[str] = []
+    for key, texts in these.items():
+        others = those.get(key, [])
+        unlike = [text for text in texts if text not in others]
+        found += unlike[: max(len(texts) - len(others), 0)]
+    return tuple(found)
 
 
 def print_comparison(console: Console, comparison: RunComparison) -> None:

@@ -13,6 +13,7 @@ import pytest
 from qualify.errors import EvidenceError
 from qualify.evidence.bundle import seal
 from qualify.evidence.digests import canonical_json, sha256_file
+from qualify.findings import Finding, Weight
 from qualify.images.identity import IMAGE_FILE, LOCK_FILE, SBOM_FILE, ImageIdentity
 from qualify.images.lock import FORMAT, LockedBase, ReleaseLock
 from qualify.images.sources import LockedSource
@@ -21,6 +22,7 @@ from qualify.reporting.export import make_export
 from qualify.reporting.material import Material
 from qualify.reporting.receipt import make_receipt
 from qualify.reporting.schemas import SCHEMAS, write_schemas
+from qualify.transcript import Arm
 from tests.reporting.html.material import material
 from tests.reporting.judged import RECORDS, good, rejected
 
@@ -195,6 +197,59 @@ def test_a_comparison_shows_what_changed(tmp_path: Path) -> None:
     assert new.startswith("defect: The candidate differs")
     back = compare_runs(second, first)
     assert (back.findings_gone, back.findings_new) == (found.findings_new, found.findings_gone)
+
+
+def found_against(rule: str, summary: str, evidence: tuple[str, ...] = ()) -> Finding:
+    return Finding(rule=rule, weight=Weight.UNTESTED, summary=summary, arm=Arm.CANDIDATE, evidence=evidence)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            found_against("coverage", "Coverage: rows in one decode step: 4, required at least 8."),
+            found_against("coverage", "Coverage: preemptions: 0, required at least 1."),
+        ),
+        (
+            found_against("log", "The candidate's log shows CUDA errors (2 lines), the baseline's none."),
+            found_against("log", "The candidate's log shows tracebacks (2 lines), the baseline's none."),
+        ),
+        (
+            found_against("request-failed", "3 requests of run candidate.forced.run1 ended (timeout)."),
+            found_against("request-failed", "3 requests of run candidate.forced.run1 ended (refused)."),
+        ),
+        (
+            found_against("warnings", "The candidate warns 9 times of one thing.", ("slow",)),
+            found_against("warnings", "The candidate warns 9 times of one thing.", ("deprecated",)),
+        ),
+    ],
+    ids=lambda item: item.rule,
+)
+def test_a_new_finding_is_not_hidden_by_another_of_its_rule(
+    before: Finding, after: Finding, tmp_path: Path
+) -> None:
+    made = material(good(), tmp_path)
+
+    def with_findings(*found: Finding) -> Material:
+        return replace(made, verdict=replace(made.verdict, findings=(*made.verdict.findings, *found)))
+
+    changed = compare_runs(with_findings(before), with_findings(after))
+    assert changed.findings_gone == (f"untested: {before.summary}",)
+    assert changed.findings_new == (f"untested: {after.summary}",)
+    both = compare_runs(with_findings(before), with_findings(before, after))
+    assert (both.findings_gone, both.findings_new) == ((), changed.findings_new)
+    figures = replace(before, summary=before.summary.translate(str.maketrans("1234", "5678")))
+    same = compare_runs(with_findings(before), with_findings(figures))
+    assert same.findings_gone == same.findings_new == ()
+
+
+def test_a_comparison_says_which_arms_were_taken_over(tmp_path: Path) -> None:
+    first, second = material(good(), tmp_path), material(good(), tmp_path)
+    second = replace(second, state=replace(second.state, adopted=(("baseline", "earlier"),)))
+    changed = [row for row in compare_runs(first, second).rows if row.changed]
+    assert [(row.section, row.name, row.second) for row in changed] == [
+        ("run", "baseline taken over from", "earlier")
+    ]
 
 
 def test_a_comparison_tells_the_speed_of_each_arm(tmp_path: Path) -> None:
