@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 from docker import DockerClient
 from docker.errors import APIError, NotFound
 from docker.models.containers import Container
@@ -25,6 +24,9 @@ ROLE_LABEL = "io.qualify.role"
 # What distributions call "nobody" differs; this number belongs to nobody in all of them.
 _NOBODY = 65532
 _MIB = 2**20
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+# Fields of /proc/PID/stat after the name, which may hold blanks; the first of them is the third of all.
+_BEGAN = 22 - 3
 # The only place that can be written to; libraries and vLLM put their caches there.
 _WRITABLE = {
     "HOME": "/tmp",
@@ -259,21 +261,34 @@ def sweep(client: DockerClient) -> list[str]:
 def _harness() -> str:
     """This process, told apart from a later one with the same id by when it began.
 
-    Process ids mean something only within their namespace; harnesses in containers may share an engine.
+    Process ids mean something only within their namespace; harnesses in containers may share an engine. The
+    date of the beginning would move when the clock is set: it is counted from the start of the machine.
     """
-    return f"{_namespace()}:{os.getpid()}:{psutil.Process().create_time():.2f}"
+    return f"{_namespace()}:{_BOOT.read_text().strip()}:{os.getpid()}:{_began(os.getpid())}"
 
 
 def _namespace() -> str:
     return os.readlink("/proc/self/ns/pid").strip("pid:[]")
 
 
+def _began(pid: int) -> int:
+    """Clock ticks from the start of the machine to that of a process (proc_pid_stat(5), field 22).
+
+    Raises:
+        OSError: There is no such process.
+    """
+    stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    return int(stat.rpartition(")")[2].split()[_BEGAN])
+
+
 def _may_run(harness: str) -> bool:
     """True where a harness runs, or cannot be seen from here."""
+    if harness == _harness():
+        return True
     try:
-        namespace, pid, began = harness.split(":")
+        namespace, boot, pid, began = harness.split(":")
         if namespace != _namespace():
             return True
-        return f"{psutil.Process(int(pid)).create_time():.2f}" == began
-    except (psutil.NoSuchProcess, ValueError):
+        return boot == _BOOT.read_text().strip() and _began(int(pid)) == int(began)
+    except (OSError, ValueError):
         return False

@@ -1,15 +1,25 @@
 """What containers are allowed, and that none is left behind."""
 
 import os
+import subprocess
+import sys
 
+import psutil
 import pytest
 
 from qualify.errors import MachineryError
 from qualify.images import containers
 from qualify.images.containers import HARNESS_LABEL, Bind, ContainerSpec, create, run_to_end, start, sweep
+from tests.images.conftest import ROOT
 from tests.images.engine import FakeEngine, api_error
 from tests.images.factory import IDENTITY
 
+LABEL = """
+import time
+from qualify.images.containers import _harness
+print(_harness(), flush=True)
+time.sleep(60)
+"""
 SPEC = ContainerSpec(image=IDENTITY.reference, argv=("/opt/python", "-m", "x"), role="candidate")
 
 
@@ -87,9 +97,29 @@ def test_run_to_end_gives_both_outputs_and_leaves_nothing():
 def test_sweep_removes_only_what_a_dead_harness_left():
     engine = FakeEngine()
     mine, dead, later, elsewhere = (create(engine, SPEC) for _ in range(4))
-    namespace, pid, began = mine.labels[HARNESS_LABEL].split(":")
-    dead.labels[HARNESS_LABEL] = f"{namespace}:4194303:{began}"
-    later.labels[HARNESS_LABEL] = f"{namespace}:{pid}:1.00"  # the same process id, of another process
-    elsewhere.labels[HARNESS_LABEL] = "1:4194303:1.00"  # in a container: whether it runs cannot be seen
-    assert sorted(sweep(engine)) == sorted([dead.name, later.name])
+    namespace, boot, pid, began = mine.labels[HARNESS_LABEL].split(":")
+    dead.labels[HARNESS_LABEL] = f"{namespace}:{boot}:4194303:{began}"
+    later.labels[HARNESS_LABEL] = f"{namespace}:{boot}:{pid}:1"  # the same process id, of another process
+    elsewhere.labels[HARNESS_LABEL] = f"1:{boot}:4194303:1"  # in a container: whether it runs cannot be seen
+    booted = create(engine, SPEC)
+    booted.labels[HARNESS_LABEL] = f"{namespace}:before:{pid}:{began}"
+    assert sorted(sweep(engine)) == sorted([dead.name, later.name, booted.name])
     assert engine.containers.made == [mine, elsewhere]
+
+
+def test_clock_that_is_set_makes_no_harness_look_dead(monkeypatch):
+    engine = FakeEngine()
+    mine = create(engine, SPEC)
+    other = subprocess.Popen([sys.executable, "-c", LABEL], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        assert other.stdout is not None
+        others = create(engine, SPEC)
+        others.labels[HARNESS_LABEL] = other.stdout.readline().strip()
+        moved = psutil.boot_time() + 60
+        monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: moved)
+        assert sweep(engine) == []
+        assert engine.containers.made == [mine, others]
+    finally:
+        other.kill()
+        other.wait()
+    assert sweep(engine) == [others.name]
