@@ -54,3 +54,12 @@ class EvidenceError(QualifyError):
     """Evidence is missing, damaged or contradicts itself: exit 3, never a pass."""
 
     exit_code = ExitCode.INCONCLUSIVE
+
+
+class InterruptedRunError(QualifyError):
+    """The user ended the run, with Ctrl-C or SIGTERM: exit 130; what is whole stays."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+    def __init__(self) -> None:
+        super().__init__("the run was interrupted")

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from securesystemslib.signer import CryptoSigner
 
 from qualify import __version__
-from qualify.adoption import adopt_arms, arm_ended, bundles_of, finished_bundle
-from qualify.errors import ExitCode, QualifyError
+from qualify.adoption import Finished, adopt_arms, arm_ended, bundles_of, finished_bundle
+from qualify.errors import ExitCode, InterruptedRunError, QualifyError
 from qualify.evidence.bundle import Bundle, RunState, pack, seal
 from qualify.evidence.signature import read_private_key
 from qualify.evidence.statement import sign_bundle, subject_sha256
+from qualify.findings import Verdict
 from qualify.images.stage import compose_for, inspect_stage
 from qualify.inputs import Inputs, read_inputs
-from qualify.judging import judge_bundle
+from qualify.interrupts import uninterrupted
 from qualify.plan import Plan
 from qualify.planning import Planned, make_plan
 from qualify.record import ArmRecord, ArmState
 from qualify.rendering import read_material, write_reports
-from qualify.reporting.material import Material
 from qualify.reporting.outcome import tell_outcome
 from qualify.reporting.progress import Progress
 from qualify.reporting.terminal import FULL_TEXT
@@ -90,6 +91,15 @@ class Run:
         """The plan."""
         return self.planned.plan
 
+    def note(self, **changes: Any) -> None:
+        """Changes ``run.json``.
+
+        Args:
+            changes: Fields of `RunState`.
+        """
+        self.state = replace(self.state, **changes)
+        self.bundle.write("run.json", self.state)
+
 
 def run_release(options: Options, progress: Progress, console: Console) -> ExitCode:
     """Runs a release from its file to the exit code.
@@ -117,21 +127,50 @@ def run_release(options: Options, progress: Progress, console: Console) -> ExitC
     planned = make_plan(inputs, options.urls, options.models, image)
     if signer is not None:
         subject_sha256(planned.plan.subject)  # refuses what nothing can be stated about
-    finished = None if options.fresh or options.urls else finished_bundle(options.bundles, planned.plan)
-    if finished is not None:
-        progress.say(f"nothing has changed since {finished.root}; nothing is served again")
-        verdict = judge_bundle(finished)
-        if signer is not None:
-            sign_bundle(finished, verdict, signer)
-        tell_outcome(console, verdict, str(finished.root), FULL_TEXT)
-        return verdict.result.exit_code
+    if not options.fresh and not options.urls:
+        finished = finished_bundle(options.bundles, planned.plan, progress.say)
+        if finished is not None:
+            return _tell_finished(finished, signer, progress, console)
     run = _open_run(options, inputs, planned, progress, signer)
     progress.say(f"bundle: {run.bundle.root}")
-    trouble = _serve(run) if _inspect(run) else None
-    pack(run.bundle)
-    material = read_material(run.bundle)
-    _report(run, material, console)
+    try:
+        trouble = _serve(run) if _inspect(run) else None
+        pack(run.bundle)
+        material = read_material(run.bundle)
+        run.bundle.write("verdict.json", material.verdict)
+        missing = write_reports(material, run.bundle, progress.say)
+    except KeyboardInterrupt:
+        _leave(run)
+        raise
+    finally:
+        # whatever ended the run: what is in the bundle is whole, and only a sealed one is taken over
+        with uninterrupted():
+            seal(run.bundle)
+    _tell(run, material.verdict, missing, console)
     return trouble or material.verdict.result.exit_code
+
+
+def _leave(run: Run) -> None:
+    """Leaves a run that was interrupted between its stages or while it was judged."""
+    if run.state.status != "complete":
+        run.note(why=InterruptedRunError().what)
+    # its reports are not all there: without it the next run judges these arms again, in a bundle of its own
+    (run.bundle.root / "verdict.json").unlink(missing_ok=True)
+
+
+def _tell_finished(
+    finished: Finished, signer: CryptoSigner | None, progress: Progress, console: Console
+) -> ExitCode:
+    bundle, verdict = finished.bundle, finished.verdict
+    day = bundle.read("run.json", RunState).oldest[:10]
+    progress.say(
+        f"nothing has changed since {bundle.root} (evidence of {day}); nothing is served again, "
+        "except with --fresh"
+    )
+    if signer is not None:
+        sign_bundle(bundle, verdict, signer)
+    tell_outcome(console, verdict, str(bundle.root), FULL_TEXT)
+    return verdict.result.exit_code
 
 
 def _open_run(
@@ -142,10 +181,12 @@ def _open_run(
     root = options.bundles / f"{plan.release}-{now:%Y%m%dT%H%M%S%f}-{plan.plan_id[:8]}"
     root.mkdir(parents=True)
     bundle = Bundle(root)
+    date = now.isoformat(timespec="seconds")
     state = RunState(
         status="incomplete",
         why="the harness was ended before it could say why",
-        date=now.isoformat(timespec="seconds"),
+        date=date,
+        evidence_date=date,
         harness=__version__,
         plan_id=plan.plan_id,
     )
@@ -156,9 +197,8 @@ def _open_run(
     run = Run(options, inputs, planned, bundle, state, progress, signer)
     if not options.fresh and not options.urls:
         adopted = adopt_arms(plan, bundle, options.bundles, progress.say)
-        if adopted:
-            run.state = replace(state, adopted=adopted)
-            bundle.write("run.json", run.state)
+        if adopted.arms:
+            run.note(adopted=adopted.arms, evidence_date=min(date, adopted.evidence_date))
     return run
 
 
@@ -169,16 +209,15 @@ def _inspect(run: Run) -> bool:
     earlier = [] if run.options.fresh else bundles_of(run.options.bundles)
     gpus = run.inputs.release.serving.container.gpus
     try:
-        good = inspect_stage(run.planned.image, run.bundle, earlier, gpus=gpus, say=run.progress.say)
-        why = "the inspection of the image found something wrong, so nothing was served"
+        found = inspect_stage(run.planned.image, run.bundle, earlier, gpus=gpus, say=run.progress.say)
     except QualifyError as error:
-        run.state = replace(run.state, why=f"the image could not be inspected: {error}")
-        run.bundle.write("run.json", run.state)
+        run.note(why=f"the image could not be inspected: {error}")
         raise
-    if not good:
-        run.state = replace(run.state, why=why)
-        run.bundle.write("run.json", run.state)
-    return good
+    if found.evidence_date:
+        run.note(evidence_date=min(run.state.evidence_date, found.evidence_date))
+    if not found.good:
+        run.note(why="the inspection of the image found something wrong, so nothing was served")
+    return found.good
 
 
 def _serve(run: Run) -> ExitCode | None:
@@ -203,8 +242,7 @@ def _serve(run: Run) -> ExitCode | None:
     except QualifyError as error:
         run.progress.say(str(error))
         why, trouble = str(error), error.exit_code
-    run.state = replace(run.state, status="incomplete" if why else "complete", why=why)
-    run.bundle.write("run.json", run.state)
+    run.note(status="incomplete" if why else "complete", why=why)
     return trouble
 
 
@@ -227,11 +265,7 @@ def _consequence(record: ArmRecord) -> tuple[str, ExitCode | None]:
     return "", None
 
 
-def _report(run: Run, material: Material, console: Console) -> None:
-    verdict = material.verdict
-    run.bundle.write("verdict.json", verdict)
-    missing = write_reports(material, run.bundle, run.progress.say)
-    seal(run.bundle)
+def _tell(run: Run, verdict: Verdict, missing: Sequence[str], console: Console) -> None:
     if run.signer is not None:
         sign_bundle(run.bundle, verdict, run.signer)
     tell_outcome(console, verdict, str(run.bundle.root), FULL_TEXT)

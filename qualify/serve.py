@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from qualify.errors import EvidenceError
+from qualify.errors import EvidenceError, InterruptedRunError
 from qualify.evidence.bundle import PREFIXES, Bundle
 from qualify.inputs import Inputs
 from qualify.plan import PlannedArm
@@ -68,6 +68,7 @@ def serve_arms(stage: Stage, arms: Sequence[PlannedArm]) -> list[ArmRecord]:
         UsageError: A port is taken.
         MachineryError: There is no room for the servers side by side; none was started.
         EvidenceError: The baseline's free run lacks the tokens to force.
+        InterruptedRunError: The user asked to stop while a server was being stopped whose arm was whole.
     """
     records: list[ArmRecord] = []
     beside = ""
@@ -78,11 +79,12 @@ def serve_arms(stage: Stage, arms: Sequence[PlannedArm]) -> list[ArmRecord]:
     for arm in arms[len(records) :]:
         stage.progress.begin(arm.arm)
         stage.progress.say(f"{arm.arm}: starting" + (f" with fault {arm.fault}" if arm.fault else ""))
-        record = serve_alone(_arm_server(stage, arm, stage.port))
-        records.append(replace(record, beside=beside))
+        ran = serve_alone(_arm_server(stage, arm, stage.port))
+        records.append(replace(ran.outcome, beside=beside))
         _write(stage, records[-1])
         beside = ""
-        if record.state is not ArmState.SERVED:
+        _heed(ran.interrupted, records)
+        if records[-1].state is not ArmState.SERVED:
             break
     return records
 
@@ -99,15 +101,24 @@ def _side_by_side(stage: Stage, arms: Sequence[PlannedArm]) -> tuple[list[ArmRec
     stage.progress.say(f"starting side by side: {', '.join(arm.arm for arm in arms)}")
     ports = free_ports(len(arms)) if stage.port is None else range(stage.port, stage.port + len(arms))
     servers = [_arm_server(stage, arm, port) for arm, port in zip(arms, ports, strict=True)]
-    together = serve_together(servers, functools.partial(_write, stage))
+    ran = serve_together(servers, functools.partial(_write, stage))
+    together = ran.outcome
     if together.repeat is None:
+        _heed(ran.interrupted, together.records)
         return list(together.records), ""
     failed = together.repeat
     beside = f"{failed.state}" + (f": {failed.detail}" if failed.detail else "")
     stage.progress.say(f"{failed.arm}: beside the others {beside}; starts again alone")
     for arm in arms[len(together.records) :]:
         _clear(stage.bundle.arm(arm.arm), keep_log=arm.arm is failed.arm)
+    _heed(ran.interrupted, together.records)
     return list(together.records), beside
+
+
+def _heed(interrupted: bool, records: Sequence[ArmRecord]) -> None:
+    """Ends the stage where the user asked for it and no arm's record says so."""
+    if interrupted and not any(record.state is ArmState.INTERRUPTED for record in records):
+        raise InterruptedRunError
 
 
 def _clear(directory: Path, *, keep_log: bool) -> None:

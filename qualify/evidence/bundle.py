@@ -60,6 +60,8 @@ class RunState:
         harness: Version of the harness.
         plan_id: SHA-256 of the plan.
         adopted: (arm, bundle) for each arm whose evidence was taken from an earlier run with the same inputs.
+        evidence_date: ISO date and time (UTC) of the run that made the oldest evidence in the bundle (arms or
+            inspection), through any number of bundles; empty in bundles from before it was kept.
     """
 
     status: str
@@ -68,6 +70,12 @@ class RunState:
     harness: str
     plan_id: str
     adopted: tuple[tuple[str, str], ...] = ()
+    evidence_date: str = ""
+
+    @property
+    def oldest(self) -> str:
+        """Date by which the evidence ages: of its oldest part, where that was kept, or else of the run."""
+        return min(self.evidence_date or self.date, self.date)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +101,12 @@ class Bundle:
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + ".partial")
-        partial.write_bytes(content)
-        os.replace(partial, path)
+        try:
+            partial.write_bytes(content)
+            os.replace(partial, path)
+        except BaseException:  # an interruption too: a half-written file would be sealed with the rest
+            partial.unlink(missing_ok=True)
+            raise
         return path
 
     def read(self, name: str, kind: type[Value]) -> Value:

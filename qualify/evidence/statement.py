@@ -53,6 +53,8 @@ class QualifyRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         policy_sha256: SHA-256 of the policy that judged.
         verdict_sha256: SHA-256 of ``verdict.json``.
         bundle_sha256: SHA-256 of the bundle's manifest, which holds the digest of each of its files.
+        evidence_date: When the run began (UTC) that made the oldest evidence in the bundle; empty where the
+            bundle is from before that was kept.
     """
 
     format: str
@@ -67,6 +69,12 @@ class QualifyRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     policy_sha256: str
     verdict_sha256: str
     bundle_sha256: str
+    evidence_date: str = ""
+
+    @property
+    def oldest(self) -> str:
+        """Date by which the statement ages."""
+        return min(self.evidence_date or self.date, self.date)
 
 
 class TestResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -166,6 +174,7 @@ def make_statement(bundle: Bundle, verdict: Verdict) -> Statement:
         policy_sha256=verdict.policy_sha256,
         verdict_sha256=sha256_value(verdict),
         bundle_sha256=sha256_file(bundle.root / MANIFEST),
+        evidence_date=state.evidence_date,
     )
     rules = {weight: _rules(verdict, weight) for weight in Weight}
     passed = "WARNED" if rules[Weight.WAIVED] else "PASSED"

@@ -159,17 +159,25 @@ def check_age(statement: Statement, today: datetime.date, days: int) -> None:
     Args:
         statement: A verified statement.
         today: Today.
-        days: How many days after its run it holds.
+        days: How many days after its oldest evidence was made it holds; what a run took over from an earlier
+            one is as old as it was there.
 
     Raises:
         EvidenceError: It is older, or from the future.
     """
-    day = datetime.date.fromisoformat(statement.run.date[:10])
-    age = (today - day).days
+    began, oldest = (_day(date) for date in (statement.run.date, statement.run.oldest))
+    age = (today - oldest).days
     if age > days:
+        was = f"the run was on {began}"
+        if oldest != began:
+            was += f" and took over evidence of {oldest}"
         raise EvidenceError(
-            f"the statement has expired: the run was on {day}, {age} days ago; {days} days are accepted",
-            advice="Qualify the image again.",
+            f"the statement has expired: {was}, {age} days ago; {days} days are accepted",
+            advice="Qualify the image again, and serve everything: `qualify run RELEASE --fresh`.",
         )
-    if age < -1:  # one day, for clocks and time zones
-        raise EvidenceError(f"the statement is from the future: the run was on {day}, and today is {today}")
+    if (today - began).days < -1:  # one day, for clocks and time zones
+        raise EvidenceError(f"the statement is from the future: the run was on {began}, and today is {today}")
+
+
+def _day(date: str) -> datetime.date:
+    return datetime.date.fromisoformat(date[:10])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qualify.errors import EvidenceError, MachineryError
-from qualify.evidence.bundle import INSPECTIONS, MANIFEST, Bundle, verify
+from qualify.evidence.bundle import INSPECTIONS, MANIFEST, Bundle, RunState, verify
 from qualify.evidence.digests import graphics_cards, machine, sha256_directory
 from qualify.findings import Finding, Weight
 from qualify.images.builders import find_command_line
@@ -65,6 +65,19 @@ class _Inspected:
     machine: tuple[tuple[str, str], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """What an inspection came to.
+
+    Attributes:
+        good: True where nothing speaks against serving the image.
+        evidence_date: ISO date and time (UTC) of the run that made it; empty where it was made just now.
+    """
+
+    good: bool
+    evidence_date: str = ""
+
+
 def compose_stage(inputs: Inputs, registry: str, say: Callable[[str], None]) -> Composed:
     """Composes the image of a release and pushes it to its staging repository.
 
@@ -119,7 +132,7 @@ def inspect_stage(
     *,
     gpus: int | None,
     say: Callable[[str], None],
-) -> bool:
+) -> Inspected:
     """Inspects the image, or takes over what an earlier run found in the same image.
 
     Args:
@@ -130,11 +143,12 @@ def inspect_stage(
         say: Told what happens.
 
     Returns:
-        True where nothing speaks against serving it.
+        What it came to. An inspection that was itself taken over keeps its date.
 
     Raises:
         MachineryError: The engine failed.
     """
+    date = ""
     bundle.write(IMAGE_FILE, composed.identity)
     bundle.write(LOCK_FILE, composed.lock)
     wanted = _Inspected(
@@ -149,6 +163,7 @@ def inspect_stage(
     if source is not None:
         shutil.copytree(source.root / INSPECT_FOLDER, bundle.root / INSPECT_FOLDER)
         shutil.copyfile(source.root / SBOM_FILE, bundle.root / SBOM_FILE)
+        date = source.read("run.json", RunState).oldest
         say(f"inspect: the same image was inspected in {source.root.name}; taken from there")
     else:
         findings = inspect_image(
@@ -162,7 +177,7 @@ def inspect_stage(
         )
         bundle.write(INSPECTIONS, findings)
         bundle.write(f"{INSPECT_FOLDER}/stage.json", wanted)
-    return _nothing_against(bundle.read(INSPECTIONS, tuple[Finding, ...]), say)
+    return Inspected(_nothing_against(bundle.read(INSPECTIONS, tuple[Finding, ...]), say), date)
 
 
 def _machine(gpus: int | None) -> tuple[tuple[str, str], ...]:

@@ -94,6 +94,8 @@ class Export:
         release: Name of the release.
         subject: What the verdict is bound to.
         date: When the run began (UTC).
+        evidence_date: When the run began (UTC) that made the oldest evidence; the date where none was taken
+            over from an earlier run.
         image: Where the image lies, by digest: ``REGISTRY/NAME@sha256:...``; null without an image.
         image_id: Digest of the image's configuration; null where the bundle does not hold it.
         registry_digest: Digest of the image's manifest, as the registry gave it back; null without an image.
@@ -106,11 +108,12 @@ class Export:
         unknown: For each field that is null, why.
     """
 
-    schema_version: Literal["1"]
+    schema_version: Literal["2"]
     status: Result
     release: str
     subject: str
     date: str
+    evidence_date: str
     image: str | None
     image_id: str | None
     registry_digest: str | None
@@ -162,11 +165,12 @@ def make_export(material: Material) -> Export:
     if isinstance(gpus, str):
         unknown["gpu_ids"] = gpus
     return Export(
-        schema_version="1",
+        schema_version="2",
         status=verdict.result,
         release=verdict.release,
         subject=verdict.subject,
         date=material.state.date,
+        evidence_date=material.state.oldest,
         image=image.reference if image else None,
         image_id=None,
         registry_digest=image.digest if image else None,

@@ -61,9 +61,11 @@ class Receipt:
         missed: Names of the required cells of the coverage table that were not reached.
         limitations: What was not covered.
         adopted: (arm, bundle) of evidence that was taken from an earlier run with the same inputs.
+        evidence_date: When the run began (UTC) that made the oldest evidence; the date where none was taken
+            over.
     """
 
-    format: Literal["qualify/receipt/2"]
+    format: Literal["qualify/receipt/3"]
     verdict: Result
     release: str
     subject: str
@@ -81,6 +83,7 @@ class Receipt:
     missed: tuple[str, ...]
     limitations: tuple[str, ...]
     adopted: tuple[tuple[str, str], ...]
+    evidence_date: str
 
 
 def make_receipt(plan: Plan, state: RunState, verdict: Verdict) -> Receipt:
@@ -96,7 +99,7 @@ def make_receipt(plan: Plan, state: RunState, verdict: Verdict) -> Receipt:
     """
     counted = Counter(finding.weight for finding in verdict.findings)
     return Receipt(
-        format="qualify/receipt/2",
+        format="qualify/receipt/3",
         verdict=verdict.result,
         release=verdict.release,
         subject=verdict.subject,
@@ -124,4 +127,5 @@ def make_receipt(plan: Plan, state: RunState, verdict: Verdict) -> Receipt:
         missed=tuple(full_name(cell) for cell in cells_that_are(verdict, Standing.MISSED)),
         limitations=verdict.limitations,
         adopted=state.adopted,
+        evidence_date=state.oldest,
     )

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import signal
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
 from qualify.errors import MachineryError
+from qualify.interrupts import to_the_end
 from qualify.record import ArmRecord, ArmState
 from qualify.serving.endings import Ending, classify, told_to_stop
 from qualify.serving.launcher import Exit, Launcher, Server
@@ -32,7 +30,6 @@ _GONE_WITHIN_S = 10.0
 _ATTACHED_WITHIN_S = 10.0
 
 Use = Callable[[Server], Awaitable[str | None]]
-Outcome = TypeVar("Outcome")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,30 +49,6 @@ class Session:
     ready_within_s: float
 
 
-def run_interruptible(serving: Coroutine[None, None, Outcome]) -> Outcome:
-    """Runs something that serves in an event loop of its own, in which SIGTERM does what Ctrl-C does.
-
-    Args:
-        serving: Is cancelled by both, and gives its outcome nevertheless.
-
-    Returns:
-        Its outcome.
-    """
-    return asyncio.run(_interruptible(serving))
-
-
-async def _interruptible(serving: Awaitable[Outcome]) -> Outcome:
-    task = asyncio.current_task()
-    assert task is not None
-    loop = asyncio.get_running_loop()
-    # SIGINT is asyncio.run's own business; it cancels this task just so
-    loop.add_signal_handler(signal.SIGTERM, task.cancel)
-    try:
-        return await serving
-    finally:
-        loop.remove_signal_handler(signal.SIGTERM)
-
-
 async def serve_async(
     session: Session, launcher: Launcher, use: Use, *, progress: Callable[[WaitProgress], None]
 ) -> ArmRecord:
@@ -89,7 +62,8 @@ async def serve_async(
         progress: Told about the wait for readiness.
 
     Returns:
-        What became of the arm; a cancelled caller gets the record with ``INTERRUPTED``.
+        What became of the arm; a cancelled caller gets the record with ``INTERRUPTED``, or with the end that
+        was known already where the server was just being stopped.
 
     Raises:
         UsageError: The launcher was asked for something impossible.
@@ -117,7 +91,8 @@ async def serve_async(
     except asyncio.CancelledError:
         ending = Ending(ArmState.INTERRUPTED, "the run was interrupted")
     finally:
-        await server.stop()
+        # an interrupted stop would leave neither a record nor, perhaps, an end of the server
+        await to_the_end(server.stop())
     return ArmRecord(
         arm=session.arm,
         state=ending.state,
@@ -170,8 +145,9 @@ async def _used(server: Server, use: Use) -> Ending:
 
 async def _cancelled(task: asyncio.Future[str | None], why: str) -> None:
     task.cancel(why)
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+    await to_the_end(asyncio.wait({task}))
+    if not task.cancelled():
+        task.result()
 
 
 async def _end_within(server: Server, seconds: float) -> Exit | None:

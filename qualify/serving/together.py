@@ -12,10 +12,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from qualify.interrupts import Ran, run_interruptible, to_the_end
 from qualify.record import ArmRecord, ArmState
 from qualify.serving.launcher import Launcher, Server
 from qualify.serving.readiness import WaitProgress
-from qualify.serving.session import Session, Use, run_interruptible, serve_async
+from qualify.serving.session import Session, Use, serve_async
 from qualify.serving.telemetry import watched_gpus
 
 _BESIDE_OTHERS = frozenset({ArmState.START_FAILED, ArmState.NEVER_READY, ArmState.MACHINERY})
@@ -58,16 +59,17 @@ class Together:
     repeat: ArmRecord | None = None
 
 
-def serve_alone(arm: ArmServer) -> ArmRecord:
+def serve_alone(arm: ArmServer) -> Ran[ArmRecord]:
     """Starts one arm's server, has it driven, and stops it.
 
-    Ctrl-C and SIGTERM stop it in an orderly way; the arm comes back as ``INTERRUPTED``.
+    Ctrl-C and SIGTERM stop it in an orderly way; the arm comes back as ``INTERRUPTED``, or with the end that
+    was known already where its server was just being stopped.
 
     Args:
         arm: The arm.
 
     Returns:
-        What became of it.
+        What became of it, and whether the user asked to stop.
 
     Raises:
         UsageError: The launcher was asked for something impossible.
@@ -78,17 +80,17 @@ def serve_alone(arm: ArmServer) -> ArmRecord:
     return run_interruptible(_served(arm, turn))
 
 
-def serve_together(arms: Sequence[ArmServer], ended: Callable[[ArmRecord], None]) -> Together:
+def serve_together(arms: Sequence[ArmServer], ended: Callable[[ArmRecord], None]) -> Ran[Together]:
     """Starts all servers at once and has them driven one after another, once each is ready or has ended.
 
-    Ctrl-C and SIGTERM stop all of them; the arm whose turn it was comes back as ``INTERRUPTED``.
+    Ctrl-C and SIGTERM stop all of them; the arm whose turn it was comes back as with `serve_alone`.
 
     Args:
         arms: In the order in which they are driven.
         ended: Told about each record that stands, as soon as its server has been stopped.
 
     Returns:
-        What became of them. All servers have been stopped.
+        What became of them, and whether the user asked to stop. All servers have been stopped.
 
     Raises:
         UsageError: A launcher was asked for something impossible.
@@ -172,7 +174,7 @@ async def _interrupted(tasks: Sequence[asyncio.Task[ArmRecord]], turns: Sequence
     records = []
     for task, turn in zip(tasks, turns, strict=True):
         task.cancel()
-        record = await task
+        record = await to_the_end(task)
         if _says_nothing(record, driven=turn.driven, beside=True):
             record = replace(record, state=ArmState.INTERRUPTED, detail="the run was interrupted")
         records.append(record)
@@ -184,7 +186,7 @@ async def _interrupted(tasks: Sequence[asyncio.Task[ArmRecord]], turns: Sequence
 async def _stopped(tasks: Sequence[asyncio.Task[ArmRecord]]) -> None:
     for task in tasks:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await to_the_end(asyncio.gather(*tasks, return_exceptions=True))
 
 
 def _says_nothing(record: ArmRecord, *, driven: bool, beside: bool) -> bool:

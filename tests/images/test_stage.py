@@ -1,11 +1,13 @@
 """An inspection is taken over only where it would be made the same way."""
 
+from dataclasses import replace
+
 import pytest
 
 from qualify.evidence.bundle import Bundle, RunState, seal
 from qualify.images import stage
 from qualify.images.checks import expected_rules, good
-from qualify.images.stage import Composed, inspect_stage
+from qualify.images.stage import Composed, Inspected, inspect_stage
 from tests.images.factory import IDENTITY, lock
 
 LOCK = lock(contracts=("vllm", "triton"))
@@ -64,3 +66,16 @@ def test_inspection_without_a_gpu_or_elsewhere_is_made_again(inspected, changed)
 def test_inspection_on_another_card_or_driver_is_made_again(inspected):
     inspected(1, cards=CARD)
     assert inspected(1, cards=(("card 0", "NVIDIA H200, 581.0"),)) == [1, 1]
+
+
+def test_inspection_that_is_taken_over_keeps_its_date(inspected, tmp_path):
+    inspected(None)
+    earlier = Bundle(tmp_path / "0")
+    for name in ("1", "2"):  # the second takes over what the first took over
+        bundle = Bundle(tmp_path / name)
+        found = inspect_stage(COMPOSED, bundle, [earlier], gpus=None, say=lambda line: None)
+        assert found == Inspected(good=True, evidence_date="2026-12-01")
+        state = RunState(status="complete", why="", date="2026-12-24", harness="0", plan_id="0")
+        bundle.write("run.json", replace(state, evidence_date=found.evidence_date))
+        seal(bundle)
+        earlier = bundle

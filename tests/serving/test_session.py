@@ -221,7 +221,8 @@ async def test_interrupted_while_loading_or_in_use(tmp_path: Path, wait_s: float
 HARNESS = """
 import asyncio, sys
 from pathlib import Path
-from qualify.serving.session import run_interruptible, serve_async
+from qualify.interrupts import run_interruptible
+from qualify.serving.session import serve_async
 from tests.fake_server.starting import fake_launcher
 from tests.serving.test_session import SESSION
 
@@ -231,7 +232,7 @@ async def use(server):
 
 launcher = fake_launcher(Path(sys.argv[1]))
 record = run_interruptible(serve_async(SESSION, launcher, use, progress=lambda _: None))
-print(record.state, flush=True)
+print(record.outcome.state, record.interrupted, flush=True)
 """
 
 
@@ -244,7 +245,7 @@ def test_signals_to_the_harness_come_back_as_interrupted(tmp_path: Path, number:
     server = int(harness.stdout.readline())
     harness.send_signal(number)
     out, _ = harness.communicate(timeout=15)
-    assert out.strip() == "interrupted"
+    assert out.strip() == "interrupted True"
     assert harness.returncode == 0
     assert guard.session_members(server) == []
 

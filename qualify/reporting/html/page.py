@@ -14,7 +14,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from qualify import __version__
-from qualify.compare.figures import ArmComparison
+from qualify.compare.figures import ArmComparison, Evidence
 from qualify.evidence.bundle import MANIFEST, STATEMENT, Bundle
 from qualify.findings import Finding, Result, Weight
 from qualify.plan import Label
@@ -43,6 +43,12 @@ MEANINGS = {
     Result.INCONCLUSIVE: "Neither good nor bad was shown: evidence is missing or not enough. Do not publish "
     "on it.",
 }
+WAIVING = (
+    "Something was found against the candidate, and the policy waives it. Apart from that it answers as the "
+    "baseline does within its scope, and the run could have seen the fault that its control had."
+)
+"""What `Result.QUALIFIED` means where a finding is waived."""
+
 TESTED = frozenset({Label.MODEL, Label.MODEL_KIND, Label.SERVER, Label.DEVICE, Label.IMAGE, Label.REPLAY})
 """Labels of the scope that also tell what was tested."""
 
@@ -120,10 +126,12 @@ def _context(material: Material) -> Mapping[str, object]:
     files = _files(material.bundle)
     links = {name: material.links + quote(name) for name in files}
     findings = [_finding(item, tokens, links) for item in verdict.findings]
+    waived = [item.finding for item in findings if item.finding.weight is Weight.WAIVED]
     arms = (verdict.comparison.arms if verdict.comparison else ()) or ()
     return {
         "verdict": verdict,
-        "meaning": MEANINGS[verdict.result],
+        "meaning": WAIVING if waived and verdict.result is Result.QUALIFIED else MEANINGS[verdict.result],
+        "waived": waived,
         "plan": material.plan,
         "state": material.state,
         "record": record,
@@ -262,15 +270,18 @@ def _rules(arm: ArmComparison) -> Table:
         rows=tuple(
             (
                 *(item.rule, item.scope, str(item.hits), str(item.of)),
-                *(
-                    "" if item.p is None else f"{item.p:.2g}",
-                    f"{item.limit:.2g}",
-                    "yes" if item.fired else "no",
-                ),
+                *("" if item.p is None else f"{item.p:.2g}", _limit(item), "yes" if item.fired else "no"),
             )
             for item in arm.evidence
         ),
     )
+
+
+def _limit(item: Evidence) -> str:
+    """What must not be exceeded: nats of two rules, of the others the probability beside it."""
+    if item.rule not in ("exact", "ceiling"):
+        return f"{item.limit:.2g}"
+    return f"{item.limit:.2g} nats" if item.limit else "any difference"
 
 
 def _heat_key() -> list[str]:
