@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from qualify.bench.tools import TOOLS, Load, Tool, environment, write_inputs
 
 _WORK = Path(".cache/bench/work")
 _LONGEST_S = 900
+_HEADINGS = ("client", "keeps", "tokens/s", "CPU s/M tokens", "ratio", "... until exit", "ratio", "MiB")
 
 
 @dataclass(frozen=True)
@@ -168,8 +169,28 @@ def _version(tool: Tool) -> str:
     return done.stdout.strip() or "unknown"
 
 
-def compare(level: Level, tools: Sequence[Tool], work: Path) -> tuple[Table, bool]:
-    """Measures every tool at one level.
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one level.
+
+    Attributes:
+        ours: What ours took.
+        measured: What every tool took that could be measured, ours included, by its name.
+        failed: Why the others could not.
+    """
+
+    ours: Measured
+    measured: Mapping[str, Measured]
+    failed: Mapping[str, str]
+
+    @property
+    def lowest(self) -> bool:
+        """True where none took less CPU a token than ours while it was served."""
+        return all(one.served >= self.ours.served for one in self.measured.values())
+
+
+def compare(level: Level, tools: Sequence[Tool], work: Path) -> Outcome:
+    """Measures every tool at one level, in turn, as often as the level says.
 
     Args:
         level: The load.
@@ -177,23 +198,11 @@ def compare(level: Level, tools: Sequence[Tool], work: Path) -> tuple[Table, boo
         work: Directory with the inputs.
 
     Returns:
-        The table, and whether ours was measured and took the least CPU a token while it was served.
+        The round with the median CPU a token of each tool; one that failed in any round is not measured.
 
     Raises:
         ToolFailedError: Ours could not be measured.
     """
-    table = Table(title=f"{level.name}: {level.requests} requests of {TOKENS} tokens, top-20 logprobs")
-    for heading in (
-        "client",
-        "keeps",
-        "tokens/s",
-        "CPU s/M tokens",
-        "ratio",
-        "... until exit",
-        "ratio",
-        "MiB",
-    ):
-        table.add_column(heading, justify="left" if heading in ("client", "keeps") else "right")
     rounds: dict[str, list[Measured]] = {tool.name: [] for tool in tools}
     failed: dict[str, str] = {}
     for _ in range(level.rounds):
@@ -204,25 +213,40 @@ def compare(level: Level, tools: Sequence[Tool], work: Path) -> tuple[Table, boo
                 if tool is tools[0]:
                     raise
                 failed[tool.name] = str(error)
-    ours = _median(rounds[tools[0].name])
-    lowest = True
+    measured = {name: _median(taken) for name, taken in rounds.items() if name not in failed}
+    return Outcome(measured[tools[0].name], measured, failed)
+
+
+def table_of(level: Level, tools: Sequence[Tool], outcome: Outcome) -> Table:
+    """What came of one level, for people.
+
+    Args:
+        level: The load.
+        tools: Those measured, in the order of the rows.
+        outcome: What came of it.
+
+    Returns:
+        One row for each tool; the ratios are to ours.
+    """
+    table = Table(title=f"{level.name}: {level.requests} requests of {TOKENS} tokens, top-20 logprobs")
+    for heading in _HEADINGS:
+        table.add_column(heading, justify="left" if heading in ("client", "keeps") else "right")
     for tool in tools:
-        if tool.name in failed:
-            table.add_row(tool.name, failed[tool.name])
+        if tool.name in outcome.failed:
+            table.add_row(tool.name, outcome.failed[tool.name])
             continue
-        one = _median(rounds[tool.name])
-        lowest &= one.served >= ours.served
+        one = outcome.measured[tool.name]
         table.add_row(
             tool.name,
             tool.keeps,
             f"{one.tokens_per_s:,.0f}",
             f"{one.served:.1f}",
-            f"{one.served / ours.served:.1f}",
+            f"{one.served / outcome.ours.served:.1f}",
             f"{one.ended:.1f}",
-            f"{one.ended / ours.ended:.1f}",
+            f"{one.ended / outcome.ours.ended:.1f}",
             f"{one.peak_bytes / 2**20:.0f}",
         )
-    return table, lowest
+    return table
 
 
 def _median(rounds: Sequence[Measured]) -> Measured:
@@ -242,9 +266,9 @@ def main() -> int:
     failed = False
     for level in LEVELS:
         if wanted is None or level.in_flight in wanted:
-            table, lowest = compare(level, TOOLS, _WORK)
-            console.print(table)
-            failed |= not lowest
+            outcome = compare(level, TOOLS, _WORK)
+            console.print(table_of(level, TOOLS, outcome))
+            failed |= not outcome.lowest
     console.print("another client took less CPU a token" if failed else "ours took the least CPU a token")
     return int(failed)
 

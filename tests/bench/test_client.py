@@ -1,11 +1,12 @@
 """The benchmarks of the client, in small."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from qualify.bench.client import Level, ToolFailedError, compare, measure
+from qualify.bench.client import Level, Measured, Outcome, ToolFailedError, compare, measure, table_of
 from qualify.bench.drive import TOKENS
 from qualify.bench.tools import TOOLS, Tool
 from qualify.bench.volume import problems, run
@@ -66,11 +67,19 @@ def test_client_that_is_missing_or_fails_is_said_so_in_the_table(tmp_path: Path)
     ours = TOOLS[0]
     missing = Tool("missing", "", tmp_path / "python", "", ours.command)
     fails = Tool("fails", "", ours.python, "", lambda load: ["-c", "raise SystemExit(7)"])
-    table, lowest = compare(Level("", 2, 2, 0.001), (ours, missing, fails), tmp_path)
-    assert lowest
-    told = [list(column.cells) for column in table.columns]
+    level, tools = Level("", 2, 2, 0.001), (ours, missing, fails)
+    outcome = compare(level, tools, tmp_path)
+    assert outcome.lowest
+    told = [list(column.cells) for column in table_of(level, tools, outcome).columns]
     assert told[0] == ["qualify", "missing", "fails"]
     assert told[1][1] == "not installed"
     assert "exited with 7" in told[1][2]
     with pytest.raises(ToolFailedError, match="not installed"):
         compare(Level("", 2, 2, 0.001), (missing, ours), tmp_path)
+
+
+def test_another_client_that_takes_less_is_told() -> None:
+    ours = Measured(tokens_per_s=1.0, served=2.0, ended=2.0, peak_bytes=1)
+    cheaper = replace(ours, served=1.9)
+    assert Outcome(ours, {"qualify": ours}, {}).lowest
+    assert not Outcome(ours, {"qualify": ours, "other": cheaper}, {}).lowest
