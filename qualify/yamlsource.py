@@ -15,6 +15,8 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from qualify.errors import UsageError
 
 Location = tuple[str | int, ...]
+# What is written takes at least a character a value; aliases can make of a few lines more than memory holds.
+_ALIASED_VALUES = 100_000
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -52,17 +54,12 @@ class Located(Protocol):
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Takes no aliases and no tags.
-
-    No file of the project needs them. A few aliases can stand for more values than memory holds, and a value
-    can be its own part; a wrong value under a tag is any exception.
-    """
+    """Takes no tags: no file of the project needs them, and a wrong value under one is any exception."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-        what = "aliases" if isinstance(event, yaml.AliasEvent) else "tags" if event.tag is not None else ""
-        if what:
-            raise yaml.MarkedYAMLError(problem=f"{what} are not taken", problem_mark=event.start_mark)
+        if not isinstance(event, yaml.AliasEvent) and event.tag is not None:
+            raise yaml.MarkedYAMLError(problem="tags are not taken", problem_mark=event.start_mark)
         return super().compose_node(parent, index)
 
 
@@ -99,7 +96,12 @@ class Source:
             # Values such as 2026-13-45 match YAML's date pattern and fail in datetime.
             raise UsageError(f"not valid YAML: {error}", where=str(path)) from error
 
-    def _mark(self, node: yaml.Node, location: Location) -> None:
+    def _mark(self, node: yaml.Node, location: Location, around: tuple[yaml.Node, ...] = ()) -> None:
+        if node in around:
+            raise UsageError("an alias stands for what it is in", where=self._place(node.start_mark))
+        if len(self._marks) > len(self.text) + _ALIASED_VALUES:
+            raise UsageError("its aliases stand for too many values", where=self._place(node.start_mark))
+        around = (*around, node)
         self._marks[location] = self._place(node.start_mark)
         if isinstance(node, yaml.ScalarNode) and "\0" in node.value:
             # no file has such a name, and no program such an argument
@@ -115,11 +117,11 @@ class Source:
                     raise UsageError(f"key {key.value!r} is given twice", where=self._place(key.start_mark))
                 seen.add(key.value)
                 self._mark(key, (*location, key.value))
-                self._mark(value, (*location, key.value))
+                self._mark(value, (*location, key.value), around)
                 self._marks[(*location, key.value)] = self._place(key.start_mark)
         elif isinstance(node, yaml.SequenceNode):
             for index, item in enumerate(node.value):
-                self._mark(item, (*location, index))
+                self._mark(item, (*location, index), around)
 
     def _place(self, mark: yaml.Mark | None) -> str:
         return f"{self.path}:{mark.line + 1}:{mark.column + 1}" if mark else str(self.path)

@@ -1,4 +1,4 @@
-"""YAML files that are no plain values: each is refused with its line, and none is expanded."""
+"""YAML files that are no plain values: each is refused with its line, and none is expanded without end."""
 
 import pytest
 
@@ -18,13 +18,21 @@ def test_plain_values_are_read(tmp_path):
     assert source.where(("a", "b", 3)) == f"{path}:1:23"
 
 
+def test_an_alias_is_the_value_again(tmp_path):
+    path = tmp_path / "x.yaml"
+    path.write_text(NINEFOLD.split("a5:")[0])
+    assert Source(path).data["a4"][8][0][0][7] == ["x"]
+    assert Source(path).where(("a4", 8, 0, 0, 7, 0)) == f"{path}:1:10"
+
+
 @pytest.mark.parametrize(
     ("text", "place", "said"),
     [
         ("? [a, b]\n", "1:3", "a key is text"),
         ("b: 1\n? {a: b}\n: 2\n", "2:3", "a key is text"),
-        ("a: &x [*x]\n", "1:8", "aliases"),
-        (NINEFOLD, "2:10", "aliases"),
+        ("a: &x [*x]\n", "1:4", "an alias stands for what it is in"),
+        ("- b\n- &x {c: {d: [*x]}}\n", "2:3", "an alias stands for what it is in"),
+        (NINEFOLD, "1:5", "too many values"),
         ("a: 1\nb: !!int ''\n", "2:4", "tags"),
         ("a: !!timestamp soon\n", "1:4", "tags"),
         ("a: !!set {b}\n", "1:4", "tags"),
