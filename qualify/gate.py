@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from qualify.compare import coverage
@@ -11,8 +11,8 @@ from qualify.compare.alone import check_alone
 from qualify.compare.arm import Judged, compare_arm
 from qualify.compare.armstates import check_arms
 from qualify.compare.figures import Comparison, Evidence, in_known_units
-from qualify.compare.inspect import inspect_runs
-from qualify.compare.integrity import check_compared, check_runs, required_runs
+from qualify.compare.inspect import Flaws, inspect_runs
+from qualify.compare.integrity import check_compared, check_runs, only_here_not_finite, required_runs
 from qualify.compare.locate import locate
 from qualify.compare.oracles import check_oracles
 from qualify.compare.origin import check_origin
@@ -24,7 +24,7 @@ from qualify.compare.table import decide, facts
 from qualify.findings import CoverageCell, Finding, Result, Verdict, Weight
 from qualify.policy import Policy, Waiver
 from qualify.record import RunRecord
-from qualify.transcript import Arm, Decode
+from qualify.transcript import Arm, Decode, RunKey
 
 _ORDER = (Weight.DEFECT, Weight.UNTESTED, Weight.WAIVED, Weight.SATISFIED, Weight.NOTE)
 
@@ -56,7 +56,7 @@ def judge(record: RunRecord, policy: Policy, policy_sha256: str) -> Verdict:
         *check_probes(record, policy.probes),
         *check_ranks(record),
         *check_origin(record),
-        *_control(record, policy, control),
+        *_control(record, policy, control, flaws),
         *coverage.shortfalls(cells, policy.coverage),
     ]
     findings = [_waive(finding, policy.waivers, record.run_date) for finding in findings]
@@ -154,7 +154,9 @@ def describe(item: Evidence) -> str:
     return f"{item.rule}{where}: {counted}; by chance with probability {item.p:.2g}, limit {item.limit:.2g}"
 
 
-def _control(record: RunRecord, policy: Policy, control: Judged | None) -> list[Finding]:
+def _control(
+    record: RunRecord, policy: Policy, control: Judged | None, flaws: Mapping[RunKey, Flaws]
+) -> list[Finding]:
     entry = record.arms.get(Arm.CONTROL)
     fault = entry.fault if entry and entry.fault else "unknown fault"
     scenarios = [scenario.name for scenario in record.scenarios if scenario.control_can_act]
@@ -176,7 +178,20 @@ def _control(record: RunRecord, policy: Policy, control: Judged | None) -> list[
                 "See the findings about the control's runs.",
             )
         ]
-    return [_caught(control, scenario, fault, policy) for scenario in scenarios]
+    wild = _not_finite(record, flaws)
+    return [_caught(control, scenario, fault, policy, wild) for scenario in scenarios]
+
+
+def _not_finite(record: RunRecord, flaws: Mapping[RunKey, Flaws]) -> dict[str, list[str]]:
+    """The control's requests with NaN where the baseline has none, by scenario: what rejects a candidate."""
+    found: dict[str, list[str]] = {}
+    for key in record.runs:
+        if key.arm is Arm.CONTROL:
+            names = only_here_not_finite(record, key, flaws)
+            for head in record.runs[key].heads:
+                if head.judged and head.request_id in names:
+                    found.setdefault(head.scenario, []).append(head.request_id)
+    return {scenario: sorted(set(names)) for scenario, names in found.items()}
 
 
 def _not_caught(summary: str, advice: str, scenario: str | None = None) -> Finding:
@@ -190,9 +205,21 @@ def _not_caught(summary: str, advice: str, scenario: str | None = None) -> Findi
     )
 
 
-def _caught(control: Judged, scenario: str, fault: str, policy: Policy) -> Finding:
+def _caught(
+    control: Judged, scenario: str, fault: str, policy: Policy, wild: Mapping[str, Sequence[str]]
+) -> Finding:
     sections = control.scenario(scenario)
     fired = [item for item in ask(sections, policy.decision) if item.fired]
+    if not fired and (names := wild.get(scenario)):
+        return Finding(
+            rule="control",
+            weight=Weight.SATISFIED,
+            arm=Arm.CONTROL,
+            scenario=scenario,
+            request_ids=tuple(names),
+            summary=f"The control ({fault}) was caught in scenario {scenario}: its logprobs are not finite "
+            f"in {len(names)} {'request' if len(names) == 1 else 'requests'}, where the baseline's are.",
+        )
     if not fired:
         return _not_caught(
             f"The control ({fault}) was not caught in scenario {scenario}: this run cannot see the fault "

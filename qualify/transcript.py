@@ -149,7 +149,8 @@ class Transcript:
     @property
     def complete(self) -> bool:
         """True where every token asked for came, with its logprobs."""
-        return self.failure is None and len(self.token_ids) == len(self.logprobs) == len(self.top_ids)
+        lengths = {len(self.token_ids), len(self.logprobs), len(self.top_ids), len(self.top_logprobs)}
+        return self.failure is None and len(lengths) == 1
 
 
 _encoder = msgspec.json.Encoder()
@@ -171,15 +172,22 @@ def read_transcripts(path: Path) -> Iterator[Transcript]:
         The transcripts in the order in which their requests finished.
 
     Raises:
-        EvidenceError: A line is not a transcript; names file and line.
+        EvidenceError: A line is no transcript, or its lists do not fit together; names file and line.
     """
     with open_lines(path) as lines:
         for number, line in enumerate(lines, start=1):
             try:
-                yield _decoder.decode(line)
+                transcript = _decoder.decode(line)
             except msgspec.DecodeError as error:
                 raise EvidenceError(
                     f"not a transcript ({error})",
                     where=f"{path}:{number}",
                     advice="The file is damaged or was cut; run again.",
                 ) from error
+            if list(map(len, transcript.top_ids)) != list(map(len, transcript.top_logprobs)):
+                raise EvidenceError(
+                    "top_ids and top_logprobs are not of the same shape",
+                    where=f"{path}:{number}",
+                    advice="The file is damaged; run again.",
+                )
+            yield transcript

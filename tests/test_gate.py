@@ -259,6 +259,61 @@ def test_nan_is_a_finding() -> None:
     assert found(verdict, "not-finite", Arm.CANDIDATE)[0].request_ids == ("eight/main/0003",)
 
 
+def nan_in(*arms: Arm, listed: bool = True, name: str = "eight/main/0003"):  # type: ignore[no-untyped-def]
+    """One position of one forced request is NaN, or lists nothing at all, in these arms."""
+
+    def edit(item: Transcript) -> Transcript:
+        if item.run.arm not in arms or item.request_id != name or item.run.decode is not Decode.FORCED:
+            return item
+        ids, values = list(item.top_ids), list(item.top_logprobs)
+        values[5] = (None, *values[5][1:]) if listed else ()
+        ids[5] = ids[5] if listed else ()
+        chosen = (*item.logprobs[:5], None, *item.logprobs[6:])
+        return replace(item, logprobs=chosen, top_ids=tuple(ids), top_logprobs=tuple(values))
+
+    return edit
+
+
+def test_what_the_baseline_has_not_either_is_not_the_candidates() -> None:
+    for listed, rule in ((True, "not-finite"), (False, "not-listed")):
+        verdict = verdict_of(build(WORLD, edit=nan_in(*Arm, listed=listed)))
+        assert verdict.result is Result.INCONCLUSIVE
+        said = found(verdict, rule)
+        assert {item.arm for item in said} == set(Arm)
+        assert {item.weight for item in said} == {Weight.UNTESTED}
+        assert not [item for item in verdict.findings if item.rule.startswith("not-") and item.rule != rule]
+    lost = verdict_of(build(WORLD, edit=nan_in(Arm.CANDIDATE, listed=False)))
+    assert lost.result is Result.INCONCLUSIVE
+
+
+def test_lists_that_are_missing_altogether_are_no_traceback() -> None:
+    def bare(item: Transcript) -> Transcript:
+        none = tuple(() for _ in item.token_ids)
+        return replace(item, top_ids=none, top_logprobs=none)
+
+    verdict = verdict_of(build(WORLD, edit=bare))
+    assert verdict.result is Result.INCONCLUSIVE
+    assert found(verdict, "not-listed")
+
+
+def test_a_control_that_gives_nan_is_caught_by_what_would_reject_a_candidate() -> None:
+    """The rest of its answers is right, so nothing else can catch it."""
+    both = [nan_in(Arm.CONTROL, name=f"{name}/main/0003") for name in ("eight", "sixteen")]
+    verdict = verdict_of(build(WORLD, control=no_fault, edit=lambda item: both[1](both[0](item))))
+    assert verdict.result is Result.QUALIFIED, verdict.reasons
+    assert [item.summary for item in found(verdict, "control")] == [
+        f"The control (packed-stride) was caught in scenario {name}: its logprobs are not finite "
+        "in 1 request, where the baseline's are."
+        for name in ("eight", "sixteen")
+    ]
+    half = verdict_of(build(WORLD, control=no_fault, edit=both[0]))
+    assert half.result is Result.INCONCLUSIVE
+    seen = verdict_of(build(WORLD, edit=both[0]))
+    assert seen.result is Result.QUALIFIED, seen.reasons
+    shared = verdict_of(build(WORLD, control=no_fault, edit=nan_in(Arm.BASELINE, Arm.CONTROL)))
+    assert shared.result is Result.INCONCLUSIVE
+
+
 def test_forced_tokens_that_did_not_come_are_untested() -> None:
     def edit(item: Transcript) -> Transcript:
         key = RunKey(Arm.CANDIDATE, Decode.FORCED, 1)

@@ -115,7 +115,7 @@ RELEASE, SCENARIO, POLICY = (
             "no model there",
         ),
         (RELEASE, "replay: emulated", "replay: [", "serving:", "while parsing a flow"),
-        (SCENARIO, "top_logprobs: 20", "top_logprobs: 0", "", "needs sampling.top_logprobs of at least 1"),
+        (SCENARIO, "top_logprobs: 20", "top_logprobs: 0", "top_logprobs: 0", "greater than or equal to 1"),
         (SCENARIO, "stream: true", "stream: false", "", "'held' needs stream: true"),
         (SCENARIO, "temperature: 0", "temperature: 0.7", "", "needs sampling.temperature 0"),
         (SCENARIO, "[free, forced]", "[forced]", "", "must include 'free'"),

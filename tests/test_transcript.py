@@ -1,10 +1,15 @@
-"""Which runs an arm is driven with: one answer for whoever drives, requires or reports them."""
+"""Which runs an arm is driven with, for whoever drives, requires or reports them; what is no transcript."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from qualify.transcript import Arm, planned_runs
+from qualify.errors import EvidenceError
+from qualify.transcript import Arm, Decode, RunKey, encode, planned_runs, read_transcripts
+from tests.judgefactory import World, no_fault, transcript
 
 
 @pytest.mark.parametrize(
@@ -23,3 +28,15 @@ def test_the_runs_of_an_arm(arm: Arm, ways: set[str], expected: str) -> None:
 
 def test_two_free_runs_at_least_where_they_are_the_floor() -> None:
     assert len(planned_runs(Arm.BASELINE, {"free"}, 1)) == 2
+
+
+def test_lists_that_do_not_fit_together_are_damage_and_no_nan_of_the_server(tmp_path: Path) -> None:
+    good = transcript(
+        World(scenarios={"one": 1}, tokens=4), RunKey(Arm.CANDIDATE, Decode.FREE, 1), "one", 0, no_fault
+    )
+    row = good.top_logprobs[2]
+    path = tmp_path / "free.run1.jsonl"
+    for cut in (good.top_logprobs[:-1], (*good.top_logprobs[:2], row[:-1], good.top_logprobs[3])):
+        path.write_bytes(encode(good) + encode(replace(good, top_logprobs=cut)))
+        with pytest.raises(EvidenceError, match=r"free.run1.jsonl:2: top_ids and top_logprobs"):
+            list(read_transcripts(path))

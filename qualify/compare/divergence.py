@@ -56,6 +56,8 @@ def symmetric_kld(
 
 def _chunk(ids: Tokens, logprobs: Floats, other_ids: Tokens, other_logprobs: Floats) -> Distances:
     width = max(ids.shape[1], other_ids.shape[1])
+    if not width:
+        return np.full(len(ids), np.nan)
     ids, p = _ranked(ids, logprobs, width)
     other_ids, q = _ranked(other_ids, other_logprobs, width)
     usable = (p[0] > ABSENT) & (q[0] > ABSENT) & np.isfinite(p).all(axis=0) & np.isfinite(q).all(axis=0)
@@ -74,8 +76,21 @@ def _ranked(ids: Tokens, logprobs: Floats, width: int) -> tuple[Tokens, Distance
     return ids, ranked
 
 
+def lists_any(ids: Tokens) -> npt.NDArray[np.bool_]:
+    """Positions that list at least one token.
+
+    Args:
+        ids: int32 [N, K].
+
+    Returns:
+        bool [N].
+    """
+    # Tokens are listed from the first column on.
+    return ids[:, 0] != NO_TOKEN if ids.shape[1] else np.zeros(len(ids), dtype=bool)
+
+
 def finite(ids: Tokens, logprobs: Floats) -> npt.NDArray[np.bool_]:
-    """Positions that list at least one token and only finite log probabilities.
+    """Positions whose listed log probabilities, if any, are all finite.
 
     Args:
         ids: int32 [N, K].
@@ -84,11 +99,7 @@ def finite(ids: Tokens, logprobs: Floats) -> npt.NDArray[np.bool_]:
     Returns:
         bool [N].
     """
-    if not ids.shape[1]:
-        return np.zeros(len(ids), dtype=bool)
-    listed = ids != NO_TOKEN
-    # Tokens are listed from the first column on.
-    usable: npt.NDArray[np.bool_] = listed[:, 0] & (np.isfinite(logprobs) | ~listed).all(axis=1)
+    usable: npt.NDArray[np.bool_] = (np.isfinite(logprobs) | (ids == NO_TOKEN)).all(axis=1)
     return usable
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from qualify.compare.divergence import finite
+from qualify.compare.divergence import finite, lists_any
 from qualify.record import RunRecord
 from qualify.runtable import NO_TOKEN, RequestHead, RunTable, reduce_requests
 from qualify.transcript import Arm, Decode, RunKey
@@ -20,18 +20,23 @@ CHUNK = 1 << 16
 """Positions looked at once, so that temporaries stay small."""
 
 
+Mask = npt.NDArray[np.bool_]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flaws:
     """Ids of one run's complete requests with flaws, each sorted.
 
     Attributes:
-        not_finite: Logprobs that are NaN, infinite or missing.
+        not_listed: Some position lists no token at all, so that nothing can be compared there.
+        not_finite: Logprobs that are NaN or infinite, or missing where tokens are listed.
         over_one: Probabilities that sum to more than 1.
         other_width: Another number of listed tokens than the baseline's first run of the same way of
             decoding: divergences would appear that are not there.
         not_forced: Other tokens than the forced ones.
     """
 
+    not_listed: tuple[str, ...]
     not_finite: tuple[str, ...]
     over_one: tuple[str, ...]
     other_width: tuple[str, ...]
@@ -65,11 +70,13 @@ def inspect_runs(record: RunRecord) -> Mapping[RunKey, Flaws]:
 
 def _inspect(record: RunRecord, run: RunTable, widths: Mapping[str, int]) -> Flaws:
     heads = [head for head in run.heads if usable(head)]
-    good, over = _positions(run)
+    listed, good, over = _positions(run)
+    empty = ~reduce_requests(listed, heads, np.logical_and, True)
     bad = ~reduce_requests(good, heads, np.logical_and, True)
     above = reduce_requests(over, heads, np.logical_or, False)
     mine = _narrowest(run)
     return Flaws(
+        not_listed=_named(heads, empty),
         not_finite=_named(heads, bad),
         over_one=_named(heads, above),
         other_width=tuple(sorted(name for name in mine if widths.get(name, mine[name]) != mine[name])),
@@ -81,17 +88,22 @@ def _named(heads: Sequence[RequestHead], flagged: npt.NDArray[np.bool_]) -> tupl
     return tuple(sorted(head.request_id for head, hit in zip(heads, flagged, strict=True) if hit))
 
 
-def _positions(run: RunTable) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Which positions are finite throughout, and which list more than all probability: two bool [P]."""
-    good = np.zeros(len(run.token_ids), dtype=bool)
-    over = good.copy()
+def _positions(run: RunTable) -> tuple[Mask, Mask, Mask]:
+    """Which positions list any token, are finite in all that they list, and list more than all probability.
+
+    Returns:
+        Three bool [P].
+    """
+    listed = lists_any(run.top_ids)
+    good = np.ones(len(run.token_ids), dtype=bool)
+    over = ~good
     for start in range(0, len(good), CHUNK):
         part = slice(start, start + CHUNK)
         ids, values = run.top_ids[part], run.top_logprobs[part]
-        good[part] = finite(ids, values) & np.isfinite(run.logprobs[part])
+        good[part] = finite(ids, values) & (np.isfinite(run.logprobs[part]) | ~listed[part])
         mass = np.exp(np.where(np.isnan(values), -np.inf, values)).sum(axis=1, dtype=np.float64)
         over[part] = mass > 1 + PROBABILITY_SLACK
-    return good, over
+    return listed, good, over
 
 
 def _narrowest(run: RunTable) -> dict[str, int]:

@@ -93,6 +93,7 @@ def check_runs(record: RunRecord, required: Iterable[RunKey], flaws: Mapping[Run
             missing.setdefault(key.arm, []).append(key)
             continue
         findings += _requests(record, key, run)
+        findings += _not_finite(record, key, flaws)
         findings += _answers(key, flaws[key])
     return findings + [_missing_runs(record, arm, keys) for arm, keys in missing.items()]
 
@@ -194,22 +195,53 @@ def _own_doing(record: RunRecord, key: RunKey, names: Sequence[str]) -> bool:
     return set(names) <= answered
 
 
-def _answers(key: RunKey, flaws: Flaws) -> list[Finding]:
-    """NaN, infinite and missing values, impossible probabilities, tokens that were not the forced ones."""
-    findings = []
-    if flaws.not_finite:
-        weight = Weight.DEFECT if key.arm is Arm.CANDIDATE else Weight.UNTESTED
-        findings.append(
-            Finding(
-                rule="not-finite",
-                weight=weight,
-                arm=key.arm,
-                request_ids=flaws.not_finite,
-                summary=f"{_count(flaws.not_finite)} of run {key} have NaN, infinite or missing logprobs.",
-                advice="A NaN row usually means that attention read uninitialised or foreign memory.",
-            )
+def only_here_not_finite(record: RunRecord, key: RunKey, flaws: Mapping[RunKey, Flaws]) -> frozenset[str]:
+    """Requests of a run with logprobs that are not finite, where those of every baseline run are.
+
+    Args:
+        record: The run record.
+        key: The run.
+        flaws: What was found wrong with each run's answers.
+    """
+    names = frozenset(flaws[key].not_finite)
+    runs = [other for other in record.runs if (other.arm, other.decode) == (Arm.BASELINE, key.decode)]
+    for other in runs:
+        answered = {head.request_id for head in record.runs[other].heads if usable(head)}
+        names &= answered.difference(flaws[other].not_finite, flaws[other].not_listed)
+    return names if runs else frozenset()
+
+
+def _not_finite(record: RunRecord, key: RunKey, flaws: Mapping[RunKey, Flaws]) -> list[Finding]:
+    """NaN, infinite and missing values: the arm's own doing where the baseline has none.
+
+    The control's own are what a fault may well do; they count where the control has to be caught.
+    """
+    own = only_here_not_finite(record, key, flaws)
+    weight = {Arm.CANDIDATE: Weight.DEFECT, Arm.CONTROL: Weight.NOTE}.get(key.arm, Weight.UNTESTED)
+    common = [name for name in flaws[key].not_finite if name not in own]
+    told = (
+        (weight, sorted(own), "have NaN, infinite or missing logprobs, and finite ones in the baseline"),
+        (Weight.UNTESTED, common, "have NaN, infinite or missing logprobs"),
+    )
+    return [
+        Finding(
+            rule="not-finite",
+            weight=weight,
+            arm=key.arm,
+            request_ids=tuple(names),
+            summary=f"{_count(names)} of run {key} {what}.",
+            advice="A NaN row usually means that attention read uninitialised or foreign memory.",
         )
+        for weight, names, what in told
+        if names
+    ]
+
+
+def _answers(key: RunKey, flaws: Flaws) -> list[Finding]:
+    """Missing lists, impossible probabilities, tokens that were not the forced ones."""
+    findings = []
     for rule, names, what in (
+        ("not-listed", flaws.not_listed, "list no most probable tokens at some position"),
         ("probability", flaws.over_one, "list probabilities that sum to more than 1"),
         ("top-logprobs", flaws.other_width, "list another number of most probable tokens than the baseline"),
         ("forced-tokens", flaws.not_forced, "did not emit the forced tokens"),

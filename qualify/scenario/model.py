@@ -18,12 +18,12 @@ class Sampling(Strict):
 
     Attributes:
         temperature: 0 is greedy; nothing else can be compared between servers.
-        top_logprobs: Most probable tokens returned at each position; 0 asks for none.
+        top_logprobs: Most probable tokens returned at each position: what is compared.
         seed: Sent with each request.
     """
 
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] = 20
+    top_logprobs: Annotated[int, Field(ge=1, le=20)] = 20
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
 
 
@@ -85,10 +85,6 @@ class Scenario(Strict):
             problems.append("decode 'alone' needs 'forced', with which it is compared")
         if len(set(self.decode)) != len(self.decode):
             problems.append("decode names a way of decoding twice")
-        if "forced" in self.decode and self.sampling.top_logprobs == 0:
-            problems.append(
-                "forced decoding compares distributions and needs sampling.top_logprobs of at least 1"
-            )
         if "forced" in self.decode and self.sampling.temperature != 0:
             problems.append("forced decoding needs sampling.temperature 0")
         return problems

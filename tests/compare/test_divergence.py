@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qualify.compare.divergence import REST_FLOOR, finite, symmetric_kld
+from qualify.compare.divergence import REST_FLOOR, finite, lists_any, symmetric_kld
 from qualify.runtable import NO_TOKEN
 
 Listed = list[tuple[int, float]]
@@ -98,7 +98,10 @@ def test_nothing_listed_gives_nan() -> None:
     empty = np.full((1, 2), NO_TOKEN, dtype=np.int32), np.full((1, 2), np.nan, dtype=np.float32)
     assert np.isnan(symmetric_kld(*empty, *arrays([(1, -0.5), (2, -1.5)])))
     none = np.zeros((1, 0), dtype=np.int32), np.zeros((1, 0), dtype=np.float32)
-    assert not finite(*none).any()
+    assert np.isnan(symmetric_kld(*none, *none)).all()
+    assert not lists_any(none[0]).any()
+    assert not lists_any(empty[0]).any()
+    assert lists_any(arrays([(1, -0.5)])[0]).all()
 
 
 def test_chosen_rows_are_compared() -> None:
