@@ -101,7 +101,7 @@ class Progress:
     def _draw(self, now: float) -> None:
         self._erase()
         self._drawn_s = now
-        width, height = shutil.get_terminal_size()
+        width, height = _size(self._stream)
         lines = []
         for wait in self._waits.values():
             if now - wait.told_s < _STALE_AFTER_S:
@@ -120,6 +120,15 @@ class Progress:
 
     def _elapsed(self, now: float) -> str:
         return minutes(now - self._began).rjust(6)
+
+
+def _size(stream: TextIO) -> os.terminal_size:
+    """Size of the terminal that this stream goes to: others may go to a file or to another one."""
+    try:
+        size = os.get_terminal_size(stream.fileno())
+    except (OSError, ValueError):
+        return shutil.get_terminal_size()
+    return size if size.columns and size.lines else shutil.get_terminal_size()
 
 
 def minutes(seconds: float) -> str:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
+import pty
 import re
+import termios
 
 import pytest
 
@@ -92,6 +95,27 @@ def test_a_terminal_shows_what_each_arm_waits_for_below_what_happened(clock: lis
     assert shown[2].endswith("x…")
     assert shown[3] == "[  0:30] ... candidate: not ready after 30 s"
     assert len(shown) == 4
+
+
+def test_lines_fit_the_terminal_that_they_go_to_and_not_another(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.delenv("LINES", raising=False)
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 50))
+    # standard output is no terminal here, and one of 80 columns would be assumed
+    with os.fdopen(theirs, "w") as stream:
+        progress = Progress(stream)
+        for second in range(1, 4):
+            clock[0] = second
+            progress.wait(
+                "candidate: loading the model, waiting for the server to be ready", about="candidate"
+            )
+        written = os.read(ours, 4096).decode()
+    os.close(ours)
+    assert screen(written, 50) == ["[  0:03] ... candidate: loading the model, waiti…"]
 
 
 def test_an_event_replaces_what_was_waited_for(clock: list[float], wide: int) -> None:
