@@ -85,6 +85,7 @@ def _long(verdict: Verdict, where: str, most: int | None, rest: str) -> Group:
         *_list("subject", [verdict.subject], None, ""),
         *_list("reasons", _reasons(verdict), most, rest),
         *_list("also found", _others(verdict), most, rest),
+        *_list("waived by the policy", _waived(verdict), most, rest),
     ]
     if verdict.coverage:
         parts.append(_coverage_table(verdict))
@@ -103,6 +104,7 @@ def _short(verdict: Verdict, where: str, most: int, rest: str, longest: int | No
         Text("scope: " + one_line(cut([scope])[0])),
         *_list("reasons", cut(_reasons(verdict)), most, rest),
         *_list("also found", cut(_others(verdict)), most, rest),
+        *_list("waived by the policy", cut(_waived(verdict)), most, rest),
         *_coverage_line(verdict, most),
         *_list("limitations", cut(verdict.limitations), most, rest),
         Text(f"evidence: {where}; in full: {rest}"),
@@ -127,6 +129,11 @@ def _others(verdict: Verdict) -> list[str]:
         for finding in verdict.findings
         if finding.weight in (Weight.DEFECT, Weight.UNTESTED) and finding.summary not in verdict.reasons
     ]
+
+
+def _waived(verdict: Verdict) -> list[str]:
+    """Findings that the policy accepts for a while."""
+    return [finding.summary for finding in verdict.findings if finding.weight is Weight.WAIVED]
 
 
 def _coverage_table(verdict: Verdict) -> Table:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import io
 import json
 import re
 import unicodedata
@@ -11,14 +13,19 @@ from pathlib import Path
 import pytest
 from lxml import etree, html
 from markdown_it import MarkdownIt
+from rich.console import Console
 
 from qualify.evidence.bundle import Bundle
-from qualify.findings import Weight
+from qualify.findings import Result, Weight
+from qualify.policy import Policy
 from qualify.rendering import write_reports
+from qualify.reporting.html.page import MEANINGS, WAIVING
 from qualify.reporting.material import Material
+from qualify.reporting.terminal import print_verdict
 from qualify.reporting.writers import WRITERS
+from tests.judgefactory import build, packed
 from tests.reporting.html.material import material
-from tests.reporting.judged import RECORDS
+from tests.reporting.judged import RECORDS, WORLD
 
 SUBJECT = "sha256:" + "ab" * 32
 COUNTED = (Weight.DEFECT, Weight.UNTESTED)
@@ -156,3 +163,42 @@ def test_no_report_holds_control_characters(made: Material) -> None:
     for name in (*WRITERS, "verdict.json"):
         content = (made.bundle.root / name).read_bytes().decode()
         assert {found for found in content if unicodedata.category(found) == "Cc"} <= {"\n"}, name
+
+
+@pytest.fixture
+def waived(tmp_path: Path) -> Material:
+    """A candidate with a fault, and a policy that waives what was found of it."""
+    waiver = {
+        "rule": "divergence",
+        "owner": "kernel team",
+        "reason": "known fault of one row, to be fixed in the next release",
+        "expires": datetime.date(2027, 1, 1),
+    }
+    policy = Policy.model_validate({"format": "qualify/policy/1", "name": "test", "waivers": [waiver]})
+    found = material(build(WORLD, candidate=packed), tmp_path, policy=policy)
+    assert found.verdict.result is Result.QUALIFIED
+    assert write_reports(found, Bundle(tmp_path), print) == ()
+    return found
+
+
+def test_no_report_hides_what_was_waived_or_says_the_opposite(waived: Material) -> None:
+    root = waived.bundle.root
+    (summary,) = [item.summary for item in waived.verdict.findings if item.weight is Weight.WAIVED]
+    (box,) = html.fromstring((root / "report.html").read_bytes()).xpath(
+        "//section[contains(@class, 'verdict')]"
+    )
+    assert same(summary) in same(box.text_content())
+    assert "kernel team until 2027-01-01" in box.text_content()
+    assert WAIVING in box.text_content()
+    assert MEANINGS[Result.QUALIFIED] not in box.text_content()
+    lines = (root / "summary.txt").read_text().splitlines()
+    assert lines[lines.index("waived by the policy") + 1] == f"  - {summary}"
+    screen = io.StringIO()
+    print_verdict(Console(file=screen, width=80, height=24, force_terminal=True), waived.verdict, "here")
+    assert "waived by the policy" in screen.getvalue()
+    assert "**Waived**" in (root / "summary.md").read_text()
+    document = etree.parse(root / "junit.xml").getroot()
+    skipped = {case.get("name") for case in document.iter("testcase") if case.find("skipped") is not None}
+    assert skipped == {"the candidate differs no more than the baseline's noise", "mixed"}
+    told = json.loads((root / "receipt.json").read_bytes())
+    assert [item["weight"] for item in told["findings"]] == ["waived"]

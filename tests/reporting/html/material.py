@@ -9,12 +9,13 @@ from pathlib import Path
 from qualify.evidence.bundle import Bundle, RunState
 from qualify.gate import judge
 from qualify.plan import Plan, PlannedArm
+from qualify.policy import Policy
 from qualify.record import RunRecord
 from qualify.reporting.material import Material
 from tests.judgefactory import POLICY
 
 
-def material(record: RunRecord, root: Path, links: str = "./") -> Material:
+def material(record: RunRecord, root: Path, links: str = "./", policy: Policy = POLICY) -> Material:
     """Judges a record as if its bundle lay in a directory."""
     arms = tuple(
         PlannedArm(
@@ -54,8 +55,8 @@ def material(record: RunRecord, root: Path, links: str = "./") -> Material:
         plan=plan,
         state=state,
         record=record,
-        policy=POLICY,
-        verdict=judge(record, POLICY, "5" * 64),
+        policy=policy,
+        verdict=judge(record, policy, "5" * 64),
         links=links,
     )
 
@@ -103,10 +104,14 @@ class Page(HTMLParser):
         elif "td" in self._inside or "th" in self._inside:
             self.tables[-1].rows[-1][-1] += data
 
+    def rows(self, caption: str) -> list[list[str]]:
+        """The rows of a table."""
+        (found,) = [table for table in self.tables if table.caption.startswith(caption)]
+        return found.rows
+
     def table(self, caption: str) -> dict[str, list[str]]:
         """The rows of a table by their first cell."""
-        (found,) = [table for table in self.tables if table.caption.startswith(caption)]
-        return {row[0]: row[1:] for row in found.rows}
+        return {row[0]: row[1:] for row in self.rows(caption)}
 
     def links(self) -> list[str]:
         return [value for tag, name, value in self.attributes if (tag, name) == ("a", "href")]

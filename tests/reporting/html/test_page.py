@@ -418,6 +418,14 @@ def test_a_cell_that_the_policy_lets_go_is_a_limitation_and_names_its_scenario(t
     assert table["mixed: rows"][2] == "missed"
 
 
+def test_a_limit_is_not_one_of_nats_beside_one_of_probability(tmp_path):
+    page = Page(html_report(material(build(EXACT, candidate=packed), tmp_path)))
+    limits = {row[0]: row[5] for row in page.rows("What each rule found: candidate")[1:]}
+    assert limits["exact"] == "any difference"
+    assert limits["ceiling"] == f"{POLICY.decision.ceiling_kld:.2g} nats"
+    assert 0 < float(limits["shift"]) < 0.01
+
+
 def test_what_servers_said_of_themselves_is_told(tmp_path):
     said = {
         Arm.CANDIDATE: ResolvedConfiguration(
