@@ -91,7 +91,7 @@ def finished_bundle(directory: Path, plan: Plan, say: Callable[[str], None]) -> 
             verdict = judge_bundle(bundle)
             check_written_verdict(bundle, verdict)
         except QualifyError as error:
-            say(f"{bundle.root.name} is complete, and is not used: {error.where}: {error.what}")
+            say(f"{bundle.root.name} is complete, and is not used: {str(error).splitlines()[0]}")
             continue
         again = to_repeat(bundle, verdict) if verdict.result is Result.INCONCLUSIVE else ()
         if not again:

@@ -1,4 +1,4 @@
-"""What a run takes over from earlier ones: whole evidence, with its age; not what another attempt may mend."""
+"""What a run takes over from earlier ones: whole evidence with its age, not what another attempt may mend."""
 
 from __future__ import annotations
 
