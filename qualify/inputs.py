@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from qualify.errors import UsageError
@@ -15,7 +16,7 @@ from qualify.scenario import Profile, Scenario
 from qualify.scenario.reading import ScenarioFile, read_scenario
 from qualify.serving.room import GPU_SHARE, GPU_SHARE_DEFAULT, gpu_shares
 from qualify.variants import read_release_file
-from qualify.yamlsource import Problem, Source, parse, refuse
+from qualify.yamlsource import Located, Problem, Source, parse, refuse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,7 @@ class Inputs:
         release: The release.
         scenarios: Its scenarios, in the release's order.
         policy: The policy.
+        places: Where each scenario's values stand, by its name.
         texts: Each file's text by its path within the bundle.
         profile: The profile that scenarios with profiles are driven in; None where none was chosen.
     """
@@ -35,6 +37,7 @@ class Inputs:
     release: Release
     scenarios: tuple[Scenario, ...]
     policy: Policy
+    places: Mapping[str, Located] = field(compare=False)
     texts: dict[str, str]
     profile: Profile | None = None
 
@@ -76,7 +79,8 @@ def read_inputs(
     home = path.parent
     chosen = profile or release.profile
     problems: list[Problem] = []
-    scenarios = _scenarios(release, home, chosen, problems, texts)
+    files = _scenarios(release, home, chosen, problems, texts)
+    scenarios = [file.scenario for file in files]
     policy = _policy(policy_file or Path(os.path.normpath(home / release.policy)), problems, texts)
     if policy is not None:
         problems += _check_release(release, source, scenarios, policy)
@@ -91,6 +95,7 @@ def read_inputs(
         release=release,
         scenarios=tuple(scenarios),
         policy=policy,
+        places={file.scenario.name: file.expansion for file in files},
         texts=texts,
         profile=chosen,
     )
@@ -98,7 +103,7 @@ def read_inputs(
 
 def _scenarios(
     release: Release, home: Path, profile: Profile | None, problems: list[Problem], texts: dict[str, str]
-) -> list[Scenario]:
+) -> list[ScenarioFile]:
     """Reads the scenarios; what is wrong with them joins the problems, and their texts the other texts."""
     scenarios = []
     for name in release.scenarios:
@@ -110,7 +115,7 @@ def _scenarios(
             problems += read
             continue
         problems += unfulfillable(read.scenario, read.expansion, release)
-        scenarios.append(read.scenario)
+        scenarios.append(read)
         texts |= _texts(read)
     return scenarios
 

@@ -25,8 +25,9 @@ from qualify.release import LocalModel, SyntheticModel
 from qualify.scenario import Scenario
 from qualify.serving.arms import ranks_of, server_command
 from qualify.traffic.alone import mark_alone
-from qualify.traffic.prompts import Vocabulary, expected_requests, read_vocabulary
+from qualify.traffic.prompts import Vocabulary, expected_requests, read_vocabulary, unaskable
 from qualify.transcript import Arm
+from qualify.yamlsource import Problem, refuse
 
 _KERNELS = "ds4-kernels"
 _NOT_KNOWN = "not known"
@@ -85,7 +86,8 @@ def make_plan(
         The plan.
 
     Raises:
-        UsageError: The serving environment or the model is not there.
+        UsageError: The serving environment or the model is not there, or a scenario asks what cannot be asked
+            of the model.
         MachineryError: The checkpoint could not be made.
     """
     environment = _environment(inputs, urls, models, image)
@@ -178,6 +180,13 @@ def _subject(arms: Sequence[PlannedArm], environment: _Environment) -> str:
 
 
 def _expectations(inputs: Inputs, vocabulary: Vocabulary) -> tuple[ScenarioExpectation, ...]:
+    refuse(
+        [
+            Problem(inputs.places[scenario.name].where(at), what)
+            for scenario in inputs.scenarios
+            for at, what in unaskable(scenario, vocabulary)
+        ]
+    )
     ordered = sorted(inputs.scenarios, key=lambda scenario: scenario.name)
     return tuple(_expectation(scenario, inputs, vocabulary) for scenario in ordered)
 

@@ -95,6 +95,35 @@ def test_plan_without_control(project):
     assert changed_arms(plan(project), without) == set()
 
 
+def test_a_question_that_cannot_be_asked_is_refused_with_its_place(project):
+    (project.root / "scenario.yaml").write_text(
+        """\
+format: qualify/scenario/1
+name: mixed
+description: For tests.
+seed: 1
+phases:
+  - {name: first, context_tokens: [30, 40, 50], decode_tokens: 4}
+  - name: judge
+    decode_tokens: 8
+    requests:
+      - {context_tokens: [40, 50], ask: echo}
+      - {context_tokens: [40, 20], ask: echo}
+      - {context_tokens: 900, ask: needle}
+      - {tail_tokens: 20, prefix: {name: document, tokens: 64}, ask: echo}
+"""
+    )
+    with pytest.raises(UsageError) as caught:
+        plan(project)
+    lines = str(caught.value).splitlines()
+    assert [line.split("scenario.yaml:")[1] for line in lines if "scenario.yaml" in line] == [
+        "11:9: judge/3 asks an echo in 20 tokens; it needs 32. Give its request more context_tokens.",
+        "12:9: judge/4 asks a needle, which is text, and the model has no tokenizer.json. "
+        "Ask an echo, which is made of token ids, or add the tokenizer to the checkpoint.",
+        "13:9: judge/5 asks an echo in 20 tokens; it needs 32. Give its request more context_tokens.",
+    ]
+
+
 def test_synthetic_model_needs_the_kernels(project):
     project.change(model={"kind": "synthetic", "seed": 1})
     with pytest.raises(UsageError, match="ds4-kernels is not installed"):

@@ -18,6 +18,11 @@ def most_alive(phase: Phase) -> int:
     return min(count, phase.arrival.concurrency) if phase.arrival.concurrency else count
 
 
+def _most_decoding(phase: Phase) -> int:
+    """Most of its requests that can be in one decode step. A request's only token comes of its prefill."""
+    return min(most_alive(phase), sum(asked.decode_tokens > 1 for asked in phase.asked))
+
+
 def impossible_phase(phase: Phase, stream: bool) -> Iterator[Complaint]:
     """What a phase asks for in vain.
 
@@ -89,9 +94,18 @@ def asked_but_impossible(
 
 def _batches(requires: Requirements, phases: Sequence[Phase]) -> Iterator[tuple[str, str]]:
     most = max((most_alive(phase) for phase in phases), default=0)
-    for name, count in (("rows", max(requires.rows, default=0)), ("in_flight", requires.in_flight)):
-        if count > most:
-            yield name, f"{count} requests at one time are required, and no phase has more than {most}"
+    if requires.in_flight > most:
+        yield (
+            "in_flight",
+            f"{requires.in_flight} requests at one time are required, and no phase has more than {most}",
+        )
+    rows, decoding = max(requires.rows, default=0), max(map(_most_decoding, phases), default=0)
+    if rows > decoding:
+        yield (
+            "rows",
+            f"{rows} requests at one time are required that decode (a second token, and more), "
+            f"and no phase has more than {decoding}",
+        )
     if requires.identical_prompts:
         same = max((_identical(phase) for phase in phases), default=0)
         if requires.identical_prompts > same:
@@ -102,13 +116,19 @@ def _batches(requires: Requirements, phases: Sequence[Phase]) -> Iterator[tuple[
             )
     if requires.preemptions and most < 2:
         yield "preemptions", "a request alone is never preempted: ask for more at one time"
-    if requires.prefill_during_decode and most < 2 and len(phases) < 2:
+    if requires.prefill_during_decode and not any(
+        most_alive(phase) > 1 and _most_decoding(phase) for phase in phases
+    ):
         yield "prefill_during_decode", "one request at a time cannot compute a prompt beside another's decode"
 
 
 def _identical(phase: Phase) -> int:
-    named = Counter((asked.prompt, asked.context_tokens) for asked in phase.asked if asked.prompt is not None)
-    return max(named.values(), default=0)
+    named = Counter(
+        (asked.prompt, asked.context_tokens)
+        for asked in phase.asked
+        if asked.prompt is not None and asked.decode_tokens > 1
+    )
+    return min(most_alive(phase), max(named.values(), default=0))
 
 
 def _lengths(
@@ -130,10 +150,13 @@ def _lengths(
 
 
 def _straddles(phase: Phase, boundary: int) -> bool:
-    asked = phase.asked
-    return any(a.context_tokens <= boundary for a in asked) and any(
-        a.context_tokens + a.decode_tokens > boundary for a in asked
-    )
+    """Whether one of its requests can decode within the boundary while another decodes beyond it."""
+    decoding = [asked for asked in phase.asked if asked.decode_tokens > 1]
+    within = [asked.context_tokens < boundary for asked in decoding]
+    beyond = [asked.context_tokens + asked.decode_tokens > boundary for asked in decoding]
+    # one request that crosses the boundary while it decodes is both, and is not two
+    either = sum(one or other for one, other in zip(within, beyond, strict=True))
+    return most_alive(phase) > 1 and any(within) and any(beyond) and either > 1
 
 
 def _order(requires: Requirements, phases: Sequence[Phase]) -> Iterator[tuple[str, str]]:

@@ -187,7 +187,10 @@ class _Writer:
         try:
             included = Source(path)
         except UsageError as error:
-            self._out.problems.append(Problem(error.where, error.what))
+            if error.where == str(path):  # the file as a whole: the line that names it says more
+                self._complain(source, (*here, "include"), f"{path.name} {error.what}")
+            else:
+                self._out.problems.append(Problem(error.where, error.what))
             return
         self._note(path, included.text)
         if not isinstance(included.data, dict) or included.data.get("format") != FORMAT:
@@ -285,7 +288,11 @@ class _Writer:
         if not isinstance(name, str) or not name:
             self._complain(source, here, "name a file, relative to this one")
             return None
-        path = (source.path.parent / name).resolve()
+        try:
+            path = (source.path.parent / name).resolve()
+        except ValueError:  # half of a surrogate pair
+            self._complain(source, here, f"{name!r} is no name of a file")
+            return None
         if Path(name).is_absolute() or not path.is_relative_to(self._folder):
             self._complain(
                 source, here, f"{name} is outside the scenario's folder; only files within it are read"

@@ -68,6 +68,7 @@ class RequestGroup(Strict):
         prefix: The beginning that they share with others.
         ask: Their answer is known: a ``needle`` in a text, ``arithmetic`` (both need the model's tokenizer),
             or an ``echo``, a stretch of tokens to go on repeating. Counts where the baseline answers right.
+            With a prefix, the question is what comes after it.
         after: What they wait for.
     """
 
@@ -82,8 +83,8 @@ class RequestGroup(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> RequestGroup:
-        if self.ask is not None and (self.prompt is not None or self.prefix is not None):
-            raise ValueError("ask makes the whole prompt: it excludes prompt and prefix")
+        if self.ask is not None and self.prompt is not None:
+            raise ValueError("ask and prompt exclude each other: a question is a prompt of its own")
         if (self.context_tokens is None) == (self.tail_tokens is None):
             raise ValueError("give either context_tokens, or prefix and tail_tokens")
         if self.tail_tokens is not None and self.prefix is None:

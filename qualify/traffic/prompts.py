@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -15,6 +16,7 @@ from qualify.errors import UsageError
 from qualify.record import ExpectedRequest
 from qualify.scenario import After, Arrival, Asked, Phase, Scenario
 from qualify.traffic.questions import Asking, Question, question
+from qualify.yamlsource import Location
 
 _SMALLEST_VOCABULARY = 16
 PlainIds = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -69,7 +71,7 @@ class PlannedRequest:
         context_tokens: Length of its prompt.
         max_tokens: Tokens to generate.
         after: What it waits for, by position within its round.
-        pieces: Its prompt's parts.
+        pieces: Its prompt's parts; a question takes the place of the last.
         seed: The scenario's.
         plain: Ids that prompts are made of.
         asking: What decides its question; None where no answer is known.
@@ -100,9 +102,10 @@ class PlannedRequest:
     @property
     def prompt(self) -> tuple[int, ...]:
         """Token ids, made anew at each call."""
-        if (asked := self.question) is not None:
-            return asked.prompt
-        return tuple(token for piece in self.pieces for token in _tokens(self.seed, piece, self.plain))
+        asked = self.question
+        pieces = self.pieces if asked is None else self.pieces[:-1]
+        plain = tuple(token for piece in pieces for token in _tokens(self.seed, piece, self.plain))
+        return plain if asked is None else plain + asked.prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +227,29 @@ def plan_rounds(scenario: Scenario, vocabulary: Vocabulary) -> tuple[Round, ...]
     )
 
 
+def unaskable(scenario: Scenario, vocabulary: Vocabulary) -> Iterator[tuple[Location, str]]:
+    """What a scenario asks that cannot be asked of a model.
+
+    Args:
+        scenario: The scenario.
+        vocabulary: Of the model.
+
+    Yields:
+        (place within the scenario, what is wrong), at most one for each group of requests.
+    """
+    plain = vocabulary.plain()
+    for at, phase in enumerate(scenario.phases):
+        requests = iter(_requests(scenario, phase, 0, vocabulary, plain))
+        for number, group in enumerate(phase.requests):
+            own = list(itertools.islice(requests, group.number()))
+            for request in own if group.ask is not None else ():
+                try:
+                    _ = request.question
+                except UsageError as error:
+                    yield ("phases", at, "requests", number), f"{error.what}. {error.advice}"
+                    break
+
+
 def _requests(
     scenario: Scenario, phase: Phase, repeat: int, vocabulary: Vocabulary, plain: PlainIds
 ) -> tuple[PlannedRequest, ...]:
@@ -257,9 +283,9 @@ def _asking(
         seed=scenario.seed,
         name=phase.name,
         index=index,
-        tokens=asked.context_tokens,
+        tokens=asked.context_tokens - (asked.prefix.tokens if asked.prefix else 0),
         tokenizer=vocabulary.tokenizer,
-        bos=vocabulary.bos,
+        bos=None if asked.prefix else vocabulary.bos,
     )
 
 

@@ -24,6 +24,7 @@ _STRETCH = 16
 _REPEATED = 8
 """Tokens of it that a right answer goes on with."""
 
+_ARTICLES = {"needle": "a needle", "arithmetic": "a sum", "echo": "an echo"}
 _SMALL = 90
 _COLOURS = ("red", "blue", "green", "yellow", "white", "black", "brown", "grey")
 _THINGS = ("box", "door", "coat", "boat", "house", "book", "chair", "lamp")
@@ -61,9 +62,9 @@ class Asking:
         seed: Of the scenario.
         name: Of the phase.
         index: Position of the request within the phase.
-        tokens: Length of the prompt.
+        tokens: Length of the prompt, without a prefix that it comes after.
         tokenizer: The model's ``tokenizer.json``; None where it has none.
-        bos: Id that text begins with; None where the model has none.
+        bos: Id that text begins with; None where the model has none, or the question comes after a prefix.
     """
 
     kind: Known
@@ -93,8 +94,7 @@ def question(asking: Asking, plain: Sequence[int]) -> Question:
         return _echo(asking, plain, dice)
     if asking.tokenizer is None:
         raise UsageError(
-            f"{asking.name}/{asking.index} asks a {asking.kind}, which is text, and the model has no "
-            "tokenizer.json",
+            f"{_asked(asking)}, which is text, and the model has no tokenizer.json",
             advice="Ask an echo, which is made of token ids, or add the tokenizer to the checkpoint.",
         )
     words = _words(asking.tokenizer)
@@ -184,8 +184,12 @@ def _written(words: Callable[[str], list[int]], answer: str) -> tuple[tuple[int,
     return tuple(dict.fromkeys(tuple(way) for way in ways if way))
 
 
+def _asked(asking: Asking) -> str:
+    return f"{asking.name}/{asking.index} asks {_ARTICLES[asking.kind]}"
+
+
 def _too_short(asking: Asking, needed: int) -> UsageError:
     return UsageError(
-        f"{asking.name}/{asking.index} asks a {asking.kind} in {asking.tokens} tokens; it needs {needed}",
+        f"{_asked(asking)} in {asking.tokens} tokens; it needs {needed}",
         advice="Give its request more context_tokens.",
     )

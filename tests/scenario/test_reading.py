@@ -163,6 +163,13 @@ def test_wrong_traces_are_refused_by_line(tmp_path, lines, said):
 
 
 JUDGE = "phases:\n  - name: judge\n    context_tokens: [30, 40]\n    decode_tokens: 8\n"
+ONE_BY_ONE = f"{JUDGE}    arrival: {{kind: closed, concurrency: 1}}\n"
+OTHER = JUDGE.replace("phases:\n", "").replace("judge", "other").replace("[30, 40]", "[30]")
+PREFILLED = JUDGE.replace("decode_tokens: 8", "decode_tokens: 1")
+TWO_OF_FOUR = (
+    "phases:\n  - name: judge\n    decode_tokens: 8\n    arrival: {kind: closed, concurrency: 2}\n"
+    "    requests: [{count: 4, context_tokens: 9, prompt: same}]\n"
+)
 GROUPS = "phases:\n  - name: judge\n    decode_tokens: 8\n    requests:\n"
 
 
@@ -177,10 +184,12 @@ GROUPS = "phases:\n  - name: judge\n    decode_tokens: 8\n    requests:\n"
         ("profiles: {huge: {a: 1}}\n" + JUDGE.replace("8", "$a"), 5, "there is no profile 'huge'"),
         ("profiles: [smoke]\n" + JUDGE, 5, "give parameters by profile"),
         # includes and traces
-        ("phases: [{include: none.yaml}]\n", None, "none.yaml: cannot be read"),
+        ("phases: [{include: none.yaml}]\n", None, "none.yaml cannot be read"),
         ("phases: [{include: some.yaml, as: x}]\n", 5, "unknown key 'as' beside include"),
         ("phases: [{include: some.yaml, judged: true}]\n", 5, "kept from being judged: false"),
         ("phases: {}\n", 5, "phases is a list"),
+        ("phases: [{include: .}]\n", 5, "cannot be read"),
+        ('phases: [{include: "\\ud800"}]\n', 5, "is no name of a file"),
         (TRACED, 5, "t.jsonl cannot be read"),
         (
             TRACED.replace("name: judge", "name: judge, decode_tokens: 2"),
@@ -250,6 +259,18 @@ GROUPS = "phases:\n  - name: judge\n    decode_tokens: 8\n    requests:\n"
             5,
             "one request at a time",
         ),
+        (f"requires: {{prefill_during_decode: true}}\n{ONE_BY_ONE}{OTHER}", 5, "one request at a time"),
+        (f"requires: {{prefill_during_decode: true}}\n{PREFILLED}", 5, "one request at a time"),
+        (f"requires: {{rows: [2]}}\n{PREFILLED}", 5, "no phase has more than 0"),
+        (f"requires: {{rows: [2]}}\n{ONE_BY_ONE}", 5, "no phase has more than 1"),
+        (f"requires: {{straddled_tokens: [35]}}\n{ONE_BY_ONE}", 5, "beside one that goes beyond"),
+        (f"requires: {{straddled_tokens: [35]}}\n{PREFILLED}", 5, "beside one that goes beyond"),
+        (
+            "requires: {straddled_tokens: [100]}\n" + JUDGE.replace("[30, 40]", "[99]"),
+            5,
+            "beside one that goes beyond",
+        ),
+        (f"requires: {{identical_prompts: 3}}\n{TWO_OF_FOUR}", 5, "at most 2 of a phase"),
     ],
 )
 def test_refused_with_its_place(tmp_path, text, line, said):
@@ -271,3 +292,16 @@ def test_lengths_of_a_spread(tmp_path):
     shuffled = contexts("order: shuffled")
     assert shuffled == contexts("order: shuffled")
     assert sorted(shuffled) == contexts("order: rising") != shuffled
+
+
+@pytest.mark.parametrize(
+    "requires",
+    [
+        "{rows: [2]}",
+        "{straddled_tokens: [35]}",
+        "{prefill_during_decode: true}",
+        "{straddled_tokens: [35], rows: [1, 2]}",
+    ],
+)
+def test_what_two_requests_at_once_can_reach_is_accepted(tmp_path, requires):
+    assert read(write(tmp_path, f"requires: {requires}\n{JUDGE}")).scenario

@@ -140,7 +140,7 @@ def test_a_scenario_asks_and_its_plan_knows_the_answers() -> None:
 
 
 def test_a_question_excludes_a_shared_prompt() -> None:
-    with pytest.raises(ValueError, match="excludes prompt and prefix"):
+    with pytest.raises(ValueError, match="exclude each other"):
         Scenario.model_validate(
             {
                 "format": "qualify/scenario/1",
@@ -156,3 +156,41 @@ def test_a_question_excludes_a_shared_prompt() -> None:
                 ],
             }
         )
+
+
+@pytest.mark.parametrize("kind", ["needle", "arithmetic", "echo"])
+def test_a_question_can_come_after_a_shared_prefix(kind: str, tokenizer: Path) -> None:
+    prefix = {"name": "document", "tokens": 320}
+    scenario = Scenario.model_validate(
+        {
+            "format": "qualify/scenario/1",
+            "name": "some",
+            "description": "For tests.",
+            "seed": 1,
+            "phases": [
+                {
+                    "name": "judge",
+                    "decode_tokens": 8,
+                    "requests": [
+                        {"tail_tokens": [150, 200], "prefix": prefix, "ask": kind},
+                        {"tail_tokens": 9, "prefix": prefix},
+                    ],
+                }
+            ],
+        }
+    )
+    vocabulary = Vocabulary(size=500, special=(0, 1, 2), bos=0, tokenizer=tokenizer)
+    (round_,) = plan_rounds(scenario, vocabulary)
+    prompts = [request.prompt for request in round_.requests]
+    assert [len(prompt) for prompt in prompts] == [470, 520, 329]
+    assert len({prompt[:320] for prompt in prompts}) == 1
+    assert len({prompt[320:329] for prompt in prompts}) == 3
+    # the text's beginning is not in its middle
+    assert all(0 not in prompt for prompt in prompts)
+    expected = expected_requests(scenario, vocabulary)
+    assert [prompt_digest(prompt) for prompt in prompts] == [request.prompt_sha256 for request in expected]
+    assert [bool(request.answer_ids) for request in expected] == [True, True, False]
+    asked = round_.requests[0]
+    assert asked.question is not None
+    assert prompts[0][320:] == asked.question.prompt
+    assert expected[0].answer_ids == asked.question.answers
