@@ -151,7 +151,7 @@ def _floor(verdict: Verdict) -> dict[str, Value]:
     return {
         "exactly zero": comparison.exact,
         "baseline runs": comparison.baseline_runs,
-        "mean of the two runs farthest apart, nats": comparison.floor.mean,
+        "mean of the farthest two, nats": comparison.floor.mean,
         "99th percentile of these, nats": comparison.floor.p99,
         "largest, nats": comparison.floor.largest,
         "same most probable token, share": comparison.floor.same_top,
@@ -168,13 +168,13 @@ def _arm(arm: ArmComparison) -> dict[str, Value]:
         "requests compared": arm.requests,
         "positions compared": arm.spread.positions,
         "positions that differ": arm.spread.differ,
-        "mean to the nearest baseline run, nats": arm.spread.mean,
+        "mean to nearest baseline, nats": arm.spread.mean,
         "excess over the floor, nats": arm.excess,
         "same most probable token, share": arm.spread.same_top,
     }
     if arm.arm == Arm.CANDIDATE:
         return figures
-    kept = ("positions that differ", "mean to the nearest baseline run, nats")
+    kept = ("positions that differ", "mean to nearest baseline, nats")
     return {f"{arm.arm}: {name}": figures[name] for name in kept} | {
         f"{arm.arm}: could be so many times weaker": arm.margin
     }

@@ -188,9 +188,9 @@ def test_a_comparison_shows_what_changed(tmp_path: Path) -> None:
     assert changed["scope", "device"] == ("test", "other")
     assert ("candidate", "positions that differ") in changed or (
         "candidate",
-        "mean to the nearest baseline run, nats",
+        "mean to nearest baseline, nats",
     ) in changed
-    assert ("floor", "mean of the two runs farthest apart, nats") not in changed
+    assert ("floor", "mean of the farthest two, nats") not in changed
     assert not any(section == "policy" for section, _ in changed)
     assert found.findings_gone == ()
     (new,) = found.findings_new
