@@ -33,7 +33,7 @@ Contradiction = tuple[Location, str]
 
 
 class ModelConfig(msgspec.Struct, frozen=True):
-    """The part of `config.json` that a release can contradict; None where it says nothing.
+    """The part of `config.json` that a release can contradict; None where it says nothing of it.
 
     Attributes:
         model_type: Kind of model.
@@ -46,7 +46,7 @@ class ModelConfig(msgspec.Struct, frozen=True):
         dspark_block_size: Tokens that DSpark drafts at once.
     """
 
-    model_type: str | None = None
+    model_type: str
     max_position_embeddings: int | None = None
     num_hidden_layers: int | None = None
     num_attention_heads: int | None = None
@@ -72,7 +72,7 @@ def read_model_config(path: Path) -> ModelConfig:
         return msgspec.json.decode(path.read_bytes(), type=ModelConfig)
     except OSError as error:
         raise UsageError(f"cannot be read: {error.strerror}", where=str(path)) from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise UsageError(f"is no model configuration: {error}", where=str(path)) from error
 
 
@@ -122,8 +122,6 @@ def _of_the_release(release: Release, config: ModelConfig) -> Iterator[Contradic
             ("serving", "max_model_len"),
             f"{release.serving.max_model_len} is more than the model's max_position_embeddings of {longest}",
         )
-    if config.model_type is None:
-        return
     if config.model_type not in C128A_MODELS:
         if release.replay == "full-graph":
             yield ("model",), f"model_type {config.model_type!r} has no C128A layers"
@@ -191,9 +189,9 @@ def _speculation(given: _Arguments, config: ModelConfig) -> Iterator[Contradicti
     if not asked:
         return
     place, method = given.place(SPECULATION), str(asked.get("method", ""))
-    if "mtp" in method and config.model_type and not config.num_nextn_predict_layers:
+    if "mtp" in method and not config.num_nextn_predict_layers:
         yield place, f"method {method!r} needs MTP layers; the model has no num_nextn_predict_layers"
-    if method == "dspark" and config.model_type and not config.dspark_block_size:
+    if method == "dspark" and not config.dspark_block_size:
         yield place, "method 'dspark' needs DSpark stages; the model has no dspark_block_size"
 
 

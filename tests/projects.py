@@ -130,7 +130,7 @@ def make_project(root: Path) -> Project:
     """Writes a small release on the fake server into a directory."""
     (root / "model").mkdir()
     (root / "model/config.json").write_text(
-        json.dumps({"vocab_size": 512, "bos_token_id": 0, "eos_token_id": 1})
+        json.dumps({"model_type": "fake", "vocab_size": 512, "bos_token_id": 0, "eos_token_id": 1})
     )
     phase = {
         "context_tokens": [200, 30, 500, 80, 310, 60, 150, 90],

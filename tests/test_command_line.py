@@ -96,3 +96,19 @@ def test_wrong_options(project, options, said):
     outcome = project.run(*options)
     assert outcome.code == ExitCode.USAGE
     assert said in outcome.err
+
+
+@pytest.mark.parametrize("command", [["lock"], ["image"], ["inspect", "--into", "new"]])
+def test_a_release_without_an_image_is_refused_before_an_engine_is_asked_for(project, command):
+    done = subprocess.run(
+        [sys.executable, "-m", "qualify", *command, str(project.release)],
+        env={**ENVIRONMENT, "DOCKER_HOST": "tcp://127.0.0.1:1"},
+        cwd=project.root,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == ExitCode.USAGE, done.stderr
+    assert "has no key image" in done.stderr
+    assert not (project.root / "new").exists()

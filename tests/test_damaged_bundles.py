@@ -7,10 +7,16 @@ import shutil
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from qualify.cli.reports import report_command
 from qualify.errors import EvidenceError, ExitCode
-from qualify.evidence.bundle import MANIFEST, Bundle
+from qualify.evidence.bundle import MANIFEST, Bundle, seal
+from qualify.evidence.recording import read_record
 from qualify.judging import judge_bundle
+from qualify.rendering import read_material
+from qualify.reporting.export import make_export
+from qualify.transcript import Arm
 from tests.projects import judge
 
 COMPRESSED = ["forced.run1.jsonl.gz", "steps.jsonl.gz", "metrics.jsonl.gz"]
@@ -75,3 +81,36 @@ def test_number_beyond_what_arrays_hold_is_named_with_its_line(bundle, field):
     path.write_bytes(gzip.compress(text[:at] + b"9" * 12 + text[at:]))
     with pytest.raises(EvidenceError, match=rf"{path.name}:1: not a.*<= 1073741824"):
         judge_bundle(Bundle(bundle))
+
+
+@pytest.mark.parametrize("harm", ["missing", "wrong"])
+def test_policy_of_a_bundle_is_evidence_and_no_usage(bundle, harm):
+    policy = bundle / "inputs/policy.yaml"
+    if harm == "missing":
+        policy.unlink()
+    else:
+        policy.write_text("format: qualify/policy/1\nname: [x\n")
+    seal(Bundle(bundle))
+    done = judge(bundle)
+    assert done.code == ExitCode.INCONCLUSIVE
+    assert f"{policy}" in done.err
+
+
+def test_one_damaged_bundle_costs_the_others_no_report(bundle, served, tmp_path):
+    (bundle / "inputs/policy.yaml").unlink()
+    seal(Bundle(bundle))
+    whole = Path(shutil.copytree(served, tmp_path / "whole"))
+    done = CliRunner().invoke(report_command, [str(bundle), str(whole)], standalone_mode=False)
+    assert done.return_value == ExitCode.INCONCLUSIVE, done.output
+    assert (tmp_path / "whole.reports/report.html").exists()
+
+
+def test_what_nvidia_smi_and_the_kernel_wrote_need_not_be_text(bundle):
+    arm = bundle / "arms/candidate"
+    (arm / "gpu.csv").write_bytes(b"timestamp, index\n\xff\xfe, 0\n")
+    (arm / "gpu-errors.log").write_bytes(b"NVRM: \xff\xfe\n")
+    seal(Bundle(bundle))
+    (line,) = read_record(Bundle(bundle)).probes[Arm.CANDIDATE].gpu_errors
+    assert line.startswith("NVRM: ")
+    exported = make_export(read_material(Bundle(bundle)))
+    assert exported.gpu_ids == ("0",)

@@ -137,6 +137,14 @@ def test_another_models_configuration_is_refused(tmp_path, file, change, said):
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize("content", [b"{}", b'{"temperature": 1.0}', b'{"x":' + b"[" * 5000])
+def test_what_says_nothing_of_a_model_is_no_pass(tmp_path, content):
+    other = tmp_path / "generation_config.json"
+    other.write_bytes(content)
+    with pytest.raises(UsageError, match=r"generation_config\.json: is no model configuration"):
+        read_inputs(FLASH / "mtp.yaml", model_config=other)
+
+
 def test_configuration_is_for_local_models(tmp_path):
     with pytest.raises(UsageError, match="this one is made by its seed"):
         read_inputs(ROOT / "images/ds4-cpu", model_config=CONFIG)

@@ -13,7 +13,7 @@ from qualify.findings import Finding, Weight
 from qualify.images.compose import lock_release
 from qualify.images.engine import connect
 from qualify.images.local_engine import REGISTRY_VARIABLE
-from qualify.images.lock import RELEASE_LOCK, write_lock
+from qualify.images.lock import RELEASE_LOCK, image_of, write_lock
 from qualify.images.stage import compose_stage, inspect_stage
 from qualify.inputs import read_inputs
 from qualify.reporting.progress import Progress
@@ -39,6 +39,7 @@ def lock_command(release: Path) -> int:
     Prints the build id: the SHA-256 of that file.
     """
     inputs = read_inputs(release)
+    image_of(inputs)  # a release without an image needs no engine to be refused
     lock = lock_release(inputs, connect())
     path = inputs.home / RELEASE_LOCK
     write_lock(lock, path)

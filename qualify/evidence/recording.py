@@ -184,9 +184,17 @@ def read_policy(bundle: Bundle, other: Path | None = None) -> tuple[Policy, str]
         The policy and the SHA-256 of its file.
 
     Raises:
-        UsageError: The policy is wrong.
+        EvidenceError: The bundle's own policy is missing or wrong.
+        UsageError: The other policy is wrong.
     """
-    return read_policy_file(other or bundle.root / "inputs/policy.yaml")
+    if other is not None:
+        return read_policy_file(other)
+    own = bundle.root / "inputs/policy.yaml"
+    try:
+        return read_policy_file(own)
+    except UsageError as error:
+        where = "" if error.where else str(own)
+        raise EvidenceError(f"the bundle's policy: {error}", where=where) from error
 
 
 def read_policy_file(path: Path | None) -> tuple[Policy, str]:

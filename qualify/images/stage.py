@@ -18,7 +18,7 @@ from qualify.images.containers import Bind, ContainerSpec, hand_over, run_to_end
 from qualify.images.engine import connect
 from qualify.images.identity import IMAGE_FILE, INSPECT_FOLDER, LOCK_FILE, SBOM_FILE, ImageIdentity
 from qualify.images.inspection import STRIDE_FIX, inspect_image
-from qualify.images.lock import ReleaseLock
+from qualify.images.lock import ReleaseLock, image_of
 from qualify.inputs import Inputs
 from qualify.release import SyntheticModel
 
@@ -93,6 +93,7 @@ def compose_stage(inputs: Inputs, registry: str, say: Callable[[str], None]) -> 
         UsageError: The release or its lock is wrong.
         MachineryError: Engine, builder or registry failed.
     """
+    image_of(inputs)  # a release without an image needs no engine to be refused
     for name in sweep(connect()):
         say(f"removed container {name}, which a killed run had left behind")
     lock, identity = compose(

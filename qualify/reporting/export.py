@@ -212,7 +212,7 @@ def _gpus(bundle: Bundle) -> tuple[str, ...] | str:
     path = bundle.arm(Arm.CANDIDATE) / GPU_SAMPLES
     if not path.exists():
         return "no graphics card was watched while the candidate was served"
-    with path.open(encoding="utf-8", newline="") as stream:
+    with path.open(encoding="utf-8", errors="replace", newline="") as stream:
         rows = csv.DictReader(stream, skipinitialspace=True)
         found = sorted({row["index"] for row in rows if (row.get("index") or "").isdigit()}, key=int)
     if len(found) == 1:

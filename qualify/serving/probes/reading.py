@@ -28,5 +28,7 @@ def read_probes(directory: Path) -> ProbeRecord:
     return ProbeRecord(
         samples=tuple(read_samples(samples)) if samples else (),
         log=read_signs(log_lines(directory / "server.log")),
-        gpu_errors=tuple(errors.read_text(encoding="utf-8").splitlines()) if errors.exists() else None,
+        gpu_errors=tuple(errors.read_text(encoding="utf-8", errors="replace").splitlines())
+        if errors.exists()
+        else None,
     )
