@@ -25,8 +25,13 @@ from tests.serving.test_session import SESSION
 
 async def use(server):
     print(server.pid, flush=True)
-    await asyncio.sleep(float(sys.argv[2]))
-    print("done", flush=True)
+    try:
+        await asyncio.sleep(float(sys.argv[2]))
+        print("done", flush=True)
+    except asyncio.CancelledError:
+        await asyncio.sleep(0.6)  # writes down what it has
+        print("kept", flush=True)
+        raise
 
 launcher = fake_launcher(Path(sys.argv[1]), "ignore-sigterm", stop_within_s=1.5)
 ran = run_interruptible(serve_async(SESSION, launcher, use, progress=lambda _: None))
@@ -34,7 +39,7 @@ print(ran.outcome.state, ran.interrupted, flush=True)
 """
 
 BESIDE = """
-import asyncio, dataclasses, sys
+import asyncio, dataclasses, os, signal, sys
 from pathlib import Path
 from qualify.serving.together import serve_together
 from tests.fake_server.starting import fake_launcher
@@ -50,11 +55,14 @@ arms = [slow(arm) for arm in servers(directory, seen)]
 
 async def use(server):
     print(server.pid, flush=True)
+    if sys.argv[2] == "dies":
+        os.kill(server.pid, signal.SIGABRT)
+        await asyncio.sleep(60)
     await asyncio.sleep(float(sys.argv[2]))
     print("done", flush=True)
 
 arms[0] = dataclasses.replace(arms[0], use=use)
-ran = serve_together(arms, lambda _: None)
+ran = serve_together(arms, lambda record: print(record.state, flush=True))
 print(*[record.state for record in ran.outcome.records], ran.interrupted, flush=True)
 """
 
@@ -111,8 +119,9 @@ def test_signals_while_a_server_is_stopped_lose_no_record(tmp_path: Path, text: 
         harness.send_signal(number)
     out, err = harness.communicate(timeout=30)
     states = out.split()
-    assert (states[0], states[-1]) == ("served", "True"), out + err
-    assert states[1:-1] == (["interrupted"] if text is BESIDE else [])
+    assert states == (
+        ["served", "True"] if text is STOPS_SLOWLY else [*2 * ["served", "interrupted"], "True"]
+    ), err
     assert harness.returncode == 0
     assert guard.session_members(server) == []
 
@@ -126,8 +135,21 @@ def test_impatient_signals_while_driving_are_one(tmp_path: Path, text: str) -> N
         harness.send_signal(number)
         time.sleep(0.25)
     out, err = harness.communicate(timeout=30)
-    assert out.split() == ["interrupted", "True"], out + err
+    assert out.split() == [{STOPS_SLOWLY: "kept", BESIDE: "interrupted"}[text], "interrupted", "True"], (
+        out + err
+    )
     assert harness.returncode == 0
+    assert guard.session_members(server) == []
+
+
+def test_signals_while_the_others_are_stopped_lose_no_record(tmp_path: Path) -> None:
+    harness = script(BESIDE, tmp_path, "dies")
+    assert harness.stdout is not None
+    server = int(harness.stdout.readline())
+    assert harness.stdout.readline() == "died\n"
+    harness.send_signal(signal.SIGTERM)
+    out, err = harness.communicate(timeout=30)
+    assert out.split() == ["died", "True"], out + err
     assert guard.session_members(server) == []
 
 
