@@ -10,7 +10,7 @@ from pathlib import Path
 
 from securesystemslib.signer import SSlibKey
 
-from qualify.errors import EvidenceError, ExitCode, QualifyError, UsageError
+from qualify.errors import EvidenceError, ExitCode, MachineryError, QualifyError, UsageError
 from qualify.evidence.bundle import Bundle
 from qualify.evidence.recording import read_policy, read_record
 from qualify.evidence.statement import PREDICATE_TYPE, Statement
@@ -20,7 +20,7 @@ from qualify.gate import judge
 from qualify.images.identity import SUBJECT_PREFIX
 from qualify.plan import Label
 from qualify.policy import PublicationPolicy
-from qualify.registry.attach import Attachment, attach_as_referrer, attach_by_tag
+from qualify.registry.attach import Attachment, attach_as_referrer, attach_by_tag, keep_attached
 from qualify.registry.client import Manifest, Registry
 from qualify.registry.promote import End, copy_content, source_manifest
 from qualify.registry.reference import Reference, Repository, check_tag, parse_reference
@@ -266,9 +266,17 @@ def _write(publication: Publication, verified: Verified, source: End, target: En
     )
     copy_content(source, target, image)
     attach_by_tag(target, image.digest, attachment)
-    attach_as_referrer(target, image, attachment)
+    lists_itself = attach_as_referrer(target, image, attachment)
     # Copying takes minutes; somebody may have taken the tag meanwhile.
     if not _check_release_tag(target, publication.target.tag, image.digest):
         target.registry.put_manifest(target.repository, publication.target.tag, image)
     for channel in publication.channels:
         target.registry.put_manifest(target.repository, channel, image)
+    # No registry has a conditional write: who was overtaken meanwhile can only be told so.
+    keep_attached(target, image, attachment, lists_itself=lists_itself)
+    if not _check_release_tag(target, publication.target.tag, image.digest):
+        raise MachineryError(
+            "the tag is gone again after it was written",
+            where=str(publication.target),
+            advice="Somebody removed it, or the registry is broken. Look, and try again.",
+        )

@@ -1,6 +1,7 @@
 """Publication over HTTP: only what was qualified, byte for byte, and nothing half published."""
 
 import datetime
+import json
 import shutil
 
 import pytest
@@ -12,7 +13,7 @@ from qualify.publish import NotQualifiedError, Publication, publish, read_public
 from qualify.registry.attach import cosign_tag, referrers_tag
 from qualify.registry.reference import Reference
 from tests.imagebundles import Keys, image_bundle, judged
-from tests.registry.fake import running
+from tests.registry.fake import digest_of, running
 
 DAY = datetime.date(2026, 12, 2)
 CPU = {"device": "CPU", "replay": "emulated replay", "model kind": "synthetic"}
@@ -239,6 +240,77 @@ def test_tag_taken_while_copying(shop):
     with pytest.raises(UsageError, match="is taken by"):
         shop.publish(shop.bundle())
     assert shop.released() != shop.digest
+
+
+def after_the_tag(shop, act):
+    """Acts before the second reading of the release tag after it was written; the first reads it back."""
+    reads = []
+
+    def somebody(method, path):
+        if path.endswith("/manifests/1.0") and shop.released() == shop.digest:
+            reads.append(path)
+            if len(reads) == 2:
+                act()
+
+    shop.fake.before = somebody
+
+
+def test_tag_that_was_overtaken_after_it_was_written_is_told(shop):
+    after_the_tag(shop, lambda: shop.fake.put_image("release/ds4", "1.0", "other"))
+    with pytest.raises(UsageError, match="is taken by"):
+        shop.publish(shop.bundle())
+    assert shop.released() != shop.digest
+
+
+def test_tag_that_vanishes_after_it_was_written_is_told(shop):
+    after_the_tag(shop, lambda: shop.fake.manifests.pop(("release/ds4", "1.0")))
+    with pytest.raises(MachineryError, match="gone again"):
+        shop.publish(shop.bundle())
+
+
+def forget_ours(shop) -> str:
+    """Somebody who had read the lists before we wrote them writes them with an entry of his own only."""
+    content = b"other"
+    other = {"mediaType": "application/x", "digest": digest_of(content), "size": len(content)}
+    shop.fake.blobs["release/ds4", other["digest"]] = content
+    for tag, name in lists(shop).items():
+        kind = shop.fake.manifests["release/ds4", tag][1]
+        shop.fake.put_manifest("release/ds4", tag, json.dumps({name: [other]}).encode(), kind)
+    return other["digest"]
+
+
+def lists(shop) -> dict[str, str]:
+    return {cosign_tag(shop.digest): "layers", referrers_tag(shop.digest): "manifests"}
+
+
+def test_statement_that_another_write_took_out_is_put_back(shop):
+    others = []
+
+    def somebody(method, path):
+        if method == "PUT" and path.endswith("/manifests/1.0"):
+            others.append(forget_ours(shop))
+
+    shop.fake.before = somebody
+    shop.publish(shop.bundle())
+    for tag, name in lists(shop).items():
+        listed = json.loads(shop.fake.manifests["release/ds4", tag][0])[name]
+        assert len(listed) == 2, name
+        assert listed[0]["digest"] == others[0]
+
+
+def test_statement_that_is_taken_out_all_the_time_is_told(shop):
+    reads = []
+
+    def somebody(method, path):
+        # every other reading: the ones between are those of what we have just written
+        if method == "GET" and path.endswith(referrers_tag(shop.digest)) and shop.released():
+            reads.append(path)
+            if len(reads) % 2:
+                forget_ours(shop)
+
+    shop.fake.before = somebody
+    with pytest.raises(MachineryError, match="taken out of the lists 3 times"):
+        shop.publish(shop.bundle())
 
 
 def test_moved_staging_tag_does_not_matter(shop):

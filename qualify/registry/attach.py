@@ -23,6 +23,7 @@ _ENVELOPE_TYPE = "application/vnd.dsse.envelope.v1+json"
 _CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
 _EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
 _EMPTY = b"{}"
+_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +53,41 @@ def referrers_tag(digest: str) -> str:
     return digest.replace(":", "-")
 
 
-def attach_by_tag(target: End, digest: str, attachment: Attachment) -> None:
+def keep_attached(target: End, subject: Manifest, attachment: Attachment, *, lists_itself: bool) -> None:
+    """Puts back what somebody else's write at the same moment took out of the lists.
+
+    Args:
+        target: Where the image lies.
+        subject: The image's manifest.
+        attachment: The statement, which was attached in both ways.
+        lists_itself: True where the registry keeps the list of referrers itself.
+
+    Raises:
+        MachineryError: The registry is in trouble, or others write to the same lists all the time.
+    """
+    for _ in range(_ATTEMPTS):
+        added = attach_by_tag(target, subject.digest, attachment)
+        if not lists_itself:
+            added |= _list_referrer(target, subject.digest, _referrer(subject, attachment))
+        if not added:
+            return
+    raise MachineryError(
+        f"the statement was taken out of the lists {_ATTEMPTS} times after it had been attached",
+        where=f"{target.repository}:{referrers_tag(subject.digest)}",
+        advice="Others publish the same image at this moment; try again when they are done.",
+    )
+
+
+def attach_by_tag(target: End, digest: str, attachment: Attachment) -> bool:
     """Attaches a statement by cosign's tag scheme; statements that are there already stay.
 
     Args:
         target: Where the image lies.
         digest: The image's digest.
         attachment: The statement.
+
+    Returns:
+        True where it had to be added.
     """
     tag = cosign_tag(digest)
     layer = _descriptor(_ENVELOPE_TYPE, attachment.envelope)
@@ -67,9 +96,10 @@ def attach_by_tag(target: End, digest: str, attachment: Attachment) -> None:
         "dev.cosignproject.cosign/signature": "",
         "predicateType": attachment.predicate_type,
     }
+    _upload(target, attachment.envelope)
     layers = _entries(target, tag, "layers")
     if any(entry.get("digest") == layer["digest"] for entry in layers):
-        return
+        return False
     layers.append(layer)
     config = {
         "architecture": "",
@@ -78,7 +108,6 @@ def attach_by_tag(target: End, digest: str, attachment: Attachment) -> None:
         "os": "",
         "rootfs": {"type": "layers", "diff_ids": [entry["digest"] for entry in layers]},
     }
-    _upload(target, attachment.envelope)
     _upload(target, canonical_json(config))
     manifest = {
         "schemaVersion": 2,
@@ -87,54 +116,61 @@ def attach_by_tag(target: End, digest: str, attachment: Attachment) -> None:
         "layers": layers,
     }
     target.registry.put_manifest(target.repository, tag, Manifest(canonical_json(manifest), OCI_MANIFEST))
+    return True
 
 
-def attach_as_referrer(target: End, subject: Manifest, attachment: Attachment) -> None:
+def attach_as_referrer(target: End, subject: Manifest, attachment: Attachment) -> bool:
     """Attaches a statement as an OCI referrer; the same statement gives the same manifest.
 
     Args:
         target: Where the image lies.
         subject: The image's manifest.
         attachment: The statement.
+
+    Returns:
+        True where the registry keeps the list of referrers itself.
     """
-    content = sigstore_bundle(attachment)
-    layer = _descriptor(BUNDLE_TYPE, content)
-    annotations = {
-        "dev.sigstore.bundle.content": "dsse-envelope",
-        "dev.sigstore.bundle.predicateType": attachment.predicate_type,
-        "org.opencontainers.image.created": attachment.date,
-    }
-    manifest = Manifest(
+    manifest = _referrer(subject, attachment)
+    _upload(target, sigstore_bundle(attachment))
+    _upload(target, _EMPTY)
+    lists_itself = target.registry.put_manifest(target.repository, manifest.digest, manifest)
+    if not lists_itself:
+        _list_referrer(target, subject.digest, manifest)
+    return lists_itself
+
+
+def _referrer(subject: Manifest, attachment: Attachment) -> Manifest:
+    return Manifest(
         canonical_json(
             {
                 "schemaVersion": 2,
                 "mediaType": OCI_MANIFEST,
                 "artifactType": BUNDLE_TYPE,
                 "config": _descriptor(_EMPTY_TYPE, _EMPTY),
-                "layers": [layer],
+                "layers": [_descriptor(BUNDLE_TYPE, sigstore_bundle(attachment))],
                 "subject": _descriptor(subject.media_type, subject.content),
-                "annotations": annotations,
+                "annotations": {
+                    "dev.sigstore.bundle.content": "dsse-envelope",
+                    "dev.sigstore.bundle.predicateType": attachment.predicate_type,
+                    "org.opencontainers.image.created": attachment.date,
+                },
             }
         ),
         OCI_MANIFEST,
     )
-    _upload(target, content)
-    _upload(target, _EMPTY)
-    listed = target.registry.put_manifest(target.repository, manifest.digest, manifest)
-    if not listed:
-        entry = _descriptor(OCI_MANIFEST, manifest.content)
-        _list_referrer(
-            target, subject.digest, {**entry, "artifactType": BUNDLE_TYPE, "annotations": annotations}
-        )
 
 
-def _list_referrer(target: End, digest: str, entry: dict[str, Any]) -> None:
+def _list_referrer(target: End, digest: str, referrer: Manifest) -> bool:
+    """Lists a referrer in the index that stands for the API; True where it had to be added."""
     tag = referrers_tag(digest)
     entries = _entries(target, tag, "manifests")
-    if any(known.get("digest") == entry["digest"] for known in entries):
-        return
+    if any(known.get("digest") == referrer.digest for known in entries):
+        return False
+    said = {name: json.loads(referrer.content)[name] for name in ("artifactType", "annotations")}
+    entry = _descriptor(OCI_MANIFEST, referrer.content) | said
     index = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [*entries, entry]}
     target.registry.put_manifest(target.repository, tag, Manifest(canonical_json(index), OCI_INDEX))
+    return True
 
 
 def sigstore_bundle(attachment: Attachment) -> bytes:
