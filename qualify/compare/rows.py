@@ -13,7 +13,6 @@ from qualify.steps import StepTable
 UNKNOWN = -1
 
 Numbers = npt.NDArray[np.int32]
-Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,54 +53,54 @@ def place(run: RunTable, steps: StepTable | None) -> Placement:
         return Placement(row, step, context, recorded=False)
     by_id = {head.server_request_id: head for head in run.heads}
     asked = [by_id.get(name) for name in steps.server_request_ids]
-    start = np.array([head.start if head else 0 for head in asked], dtype=np.int64)
-    prompt = np.array([head.context_tokens if head else 0 for head in asked], dtype=np.int64)
-    length = np.array([head.length if head else 0 for head in asked], dtype=np.int64)
+    start = np.array([head.start if head else 0 for head in asked], dtype=np.int32)
+    prompt = np.array([head.context_tokens if head else 0 for head in asked], dtype=np.int32)
+    length = np.array([head.length if head else 0 for head in asked], dtype=np.int32)
     entry, token = _emitted(steps, prompt, length)
     at = start[steps.request[entry]] + token
     row[at], step[at] = steps.row[entry], steps.step[entry]
     return Placement(row, step, context, recorded=True)
 
 
-def _emitted(steps: StepTable, prompt: Places, length: Places) -> tuple[Places, Places]:
+def _emitted(steps: StepTable, prompt: Numbers, length: Numbers) -> tuple[Numbers, Numbers]:
     """Which tokens each row of a step can have emitted: one, or several where it verified drafts.
 
     Args:
         steps: E rows of R requests.
-        prompt: int64 [R], prompt tokens of each request.
-        length: int64 [R], tokens that it emitted.
+        prompt: int32 [R], prompt tokens of each request.
+        length: int32 [R], tokens that it emitted; 0 leaves it out.
 
     Returns:
-        int64 [N] indices of rows and int64 [N] tokens of their requests, in the order of steps.
+        int32 [N] indices of rows and int32 [N] tokens of their requests; by request, steps in order.
     """
-    order = np.argsort(steps.request, kind="stable")
-    request = steps.request[order]
-    computed, reached = steps.computed[order].astype(np.int64), steps.reached[order].astype(np.int64)
-    # What was computed again after a preemption was emitted before: only what lies beyond is new.
-    again = computed <= _most_before(computed, request)
-    after = np.where(again, np.maximum(computed, _most_before(reached, request)), computed)
-    # A row that computes a prompt, to its end or not, emits one token at most.
-    after = np.where(computed < prompt[request], np.maximum(after, reached - 1), after)
+    ours = np.flatnonzero(length[steps.request] > 0).astype(np.int32)
+    order = ours[np.argsort(steps.request[ours], kind="stable")]
+    request, computed, reached = (column[order] for column in (steps.request, steps.computed, steps.reached))
+    after = _new_after(request, computed, reached)
+    # a row that computes a prompt, to its end or not, emits one token at most
+    np.maximum(after, reached - 1, out=after, where=computed < prompt[request])
     first = np.maximum(after - prompt[request] + 1, 1)
     last = np.minimum(reached - prompt[request], length[request] - 1)
     count = np.maximum(last - first + 1, 0)
-    entry = np.repeat(order, count)
-    within = np.arange(len(entry)) - np.repeat(np.cumsum(count) - count, count)
-    return entry, np.repeat(first, count) + within
+    if count.max(initial=0) <= 1:
+        return order[count > 0], first[count > 0]
+    entry, first = np.repeat(order, count), np.repeat(first, count)
+    return entry, first + np.arange(len(entry), dtype=np.int32) - np.repeat(np.cumsum(count) - count, count)
 
 
-def _most_before(values: Places, request: Numbers) -> Places:
-    """Largest value that the same request had earlier; -1 for its first row.
+def _new_after(request: Numbers, computed: Numbers, reached: Numbers) -> Numbers:
+    """Tokens of its request behind which a row's are new: what a preempted one had is computed again.
 
     Args:
-        values: int64 [E], at least 0, sorted by request.
-        request: int32 [E], the requests.
+        request: int32 [E], the requests, sorted.
+        computed: int32 [E], tokens computed before the step.
+        reached: int32 [E], tokens computed after it.
     """
-    if not len(values):
-        return values
-    apart = request.astype(np.int64) * (int(values.max()) + 1)
-    most = np.maximum.accumulate(values + apart) - apart
-    before = np.full(len(values), -1, dtype=np.int64)
-    same = request[1:] == request[:-1]
-    before[1:][same] = most[:-1][same]
-    return before
+    after = computed.copy()
+    again = (request[1:] == request[:-1]) & (computed[1:] <= computed[:-1])
+    for one in np.unique(request[1:][again]):
+        mine = slice(*np.searchsorted(request, [one, one + 1]))
+        before = np.maximum.accumulate(computed[mine])[:-1]
+        least = np.where(computed[mine][1:] <= before, np.maximum.accumulate(reached[mine])[:-1], 0)
+        after[mine][1:] = np.maximum(after[mine][1:], least)
+    return after
