@@ -64,6 +64,7 @@ def test_damaged_compressed_file_is_named(bundle, name, harm):
 
 def test_cut_file_is_inconclusive_and_no_interruption(bundle):
     cut(bundle / "arms/candidate/forced.run1.jsonl.gz")
+    seal(Bundle(bundle))
     done = judge(bundle)
     assert done.code == ExitCode.INCONCLUSIVE
     assert "arms/candidate/forced.run1.jsonl.gz: is damaged or was cut" in done.err
@@ -114,3 +115,11 @@ def test_what_nvidia_smi_and_the_kernel_wrote_need_not_be_text(bundle):
     assert line.startswith("NVRM: ")
     exported = make_export(read_material(Bundle(bundle)))
     assert exported.gpu_ids == ("0",)
+
+
+def test_an_unsealed_bundle_is_never_qualified(served, bundle):
+    assert judge(served).code == ExitCode.QUALIFIED
+    done = judge(bundle)
+    assert done.code == ExitCode.INCONCLUSIVE
+    assert "was never sealed, so nothing says that it is whole" in done.err
+    assert done.out == ""

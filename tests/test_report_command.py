@@ -101,6 +101,14 @@ def test_a_run_that_was_cut_short_has_its_page(bundle):
     assert b'class="verdict inconclusive"' in (reports_of(bundle) / "report.html").read_bytes()
 
 
+def test_an_unsealed_bundle_has_no_page_that_says_qualified(bundle):
+    (bundle / "manifest.json").unlink()
+    outcome = report(bundle)
+    assert outcome.code == ExitCode.INCONCLUSIVE
+    assert "was never sealed, so nothing says that it is whole" in outcome.err
+    assert not reports_of(bundle).exists()
+
+
 def broken(material):
     raise ZeroDivisionError("no room")
 

@@ -8,6 +8,8 @@ from typing import get_args
 
 import click
 
+from qualify.errors import EvidenceError
+from qualify.evidence.bundle import MANIFEST, Bundle
 from qualify.scenario import Profile
 
 EXIT_CODES = """Exit codes: 0 qualified, 1 rejected, 2 wrong usage, 3 inconclusive, 4 the machinery failed,
@@ -50,3 +52,24 @@ public_key_option = click.option(
 def today() -> datetime.date:
     """The day in UTC, with which ages are compared."""
     return datetime.datetime.now(datetime.UTC).date()
+
+
+def sealed_bundle(location: Path) -> Bundle:
+    """A bundle that was sealed: without its manifest nothing tells whether anything is missing or changed.
+
+    Args:
+        location: The bundle's directory.
+
+    Returns:
+        The bundle, not verified yet.
+
+    Raises:
+        EvidenceError: It has no manifest.
+    """
+    if not (location / MANIFEST).exists():
+        raise EvidenceError(
+            "the bundle was never sealed, so nothing says that it is whole",
+            where=str(location),
+            advice="Run again to the end; unchanged arms are not served again.",
+        )
+    return Bundle(location)

@@ -9,14 +9,14 @@ from urllib.parse import quote
 
 import click
 
-from qualify.cli.options import BUNDLE, EXIT_CODES, bundle_argument, policy_option
+from qualify.cli.options import BUNDLE, EXIT_CODES, bundle_argument, policy_option, sealed_bundle
 from qualify.errors import EvidenceError, ExitCode, UsageError
-from qualify.evidence.bundle import MANIFEST, Bundle
+from qualify.evidence.bundle import Bundle
 from qualify.evidence.digests import canonical_json
+from qualify.findings import Result
 from qualify.rendering import read_material, write_reports
 from qualify.reporting.compare_runs import compare_runs, print_comparison
 from qualify.reporting.export import make_export
-from qualify.reporting.material import Material
 from qualify.reporting.progress import Progress
 from qualify.reporting.terminal import console_for
 
@@ -61,7 +61,7 @@ def export_command(bundle: Path, policy: Path | None) -> int:
     runtime_validation, limitations, artifacts. The bundle is verified and judged again; what it holds no
     evidence of is null, and the field `unknown` says why. Exits as the verdict says.
     """
-    material = read_material(Bundle(bundle), policy)
+    material = read_material(sealed_bundle(bundle), policy)
     sys.stdout.buffer.write(canonical_json(make_export(material)))
     return material.verdict.result.exit_code
 
@@ -83,22 +83,12 @@ def compare_runs_command(first: Path, second: Path, style: str) -> int:
     Both bundles are verified and judged again, each by its own policy. A comparison is no verdict: the exit
     code is 0 if both could be read, 2 for wrong usage, and 3 if one was never sealed or is damaged.
     """
-    found = compare_runs(_sealed(first), _sealed(second))
+    found = compare_runs(read_material(sealed_bundle(first)), read_material(sealed_bundle(second)))
     if style == "json":
         sys.stdout.buffer.write(canonical_json(found))
     else:
         print_comparison(console_for(sys.stdout), found)
     return ExitCode.QUALIFIED
-
-
-def _sealed(bundle: Path) -> Material:
-    if not (bundle / MANIFEST).exists():
-        raise EvidenceError(
-            "the bundle was never sealed, so nothing says that it is whole",
-            where=str(bundle),
-            advice="Run again to the end; unchanged arms are not served again.",
-        )
-    return read_material(Bundle(bundle))
 
 
 def _report(bundle: Path, target: Path, policy: Path | None, progress: Progress) -> ExitCode:
@@ -110,6 +100,9 @@ def _report(bundle: Path, target: Path, policy: Path | None, progress: Progress)
     try:
         links = quote(Path(os.path.relpath(bundle, target)).as_posix()) + "/"
         material = read_material(Bundle(bundle), policy, links)
+        if material.verdict.result is Result.QUALIFIED:
+            # a run that was cut short has its page; one that would pass must be whole
+            sealed_bundle(bundle)
     except EvidenceError as error:
         print(f"qualify: {error}", file=sys.stderr)
         return error.exit_code

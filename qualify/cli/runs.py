@@ -19,9 +19,9 @@ from qualify.cli.options import (
     policy_option,
     profile_option,
     release_argument,
+    sealed_bundle,
 )
 from qualify.errors import ExitCode, UsageError
-from qualify.evidence.bundle import Bundle
 from qualify.evidence.digests import canonical_json
 from qualify.findings import Verdict
 from qualify.images.stage import compose_for
@@ -129,12 +129,12 @@ def judge_command(
 ) -> int:
     """Judges BUNDLE again, or transcripts made elsewhere, and prints verdict.json on standard output.
 
-    BUNDLE is a directory that `qualify run` left. Needs no server, no GPU and no network. The summary for
-    people goes to standard error. --baseline, --candidate and --control take any number of files:
+    BUNDLE is a directory that `qualify run` left and sealed. Needs no server, no GPU and no network. The
+    summary for people goes to standard error. --baseline, --candidate and --control take any number of files:
     --baseline a.json b.json --candidate c.json.
     """
     if bundle is not None and not (baseline or candidate or control or date):
-        return _print_judgement(judge_bundle(Bundle(bundle), policy), str(bundle))
+        return _print_judgement(judge_bundle(sealed_bundle(bundle), policy), str(bundle))
     if bundle is not None or not (baseline and candidate):
         raise UsageError("give a bundle, or at least one --baseline and one --candidate file")
     verdict = judge_foreign(baseline, candidate, control, run_date=_day(date), policy_file=policy)
