@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -109,4 +110,6 @@ def run_command_line() -> int:
     except OSError as error:
         # A full disk, a directory that cannot be written: the machine's trouble, not the release's.
         print(f"qualify: {error}", file=sys.stderr)
+        if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            print("  Make room where bundles and reports go, and call it again.", file=sys.stderr)
         return ExitCode.MACHINERY

@@ -36,6 +36,7 @@ import msgspec
 
 from qualify.errors import EvidenceError
 from qualify.evidence.digests import canonical_json, sha256_file
+from qualify.evidence.writing import PARTIAL, begun, write_whole
 from qualify.steps import step_log
 from qualify.transcript import Arm, Decode, RunKey
 
@@ -44,7 +45,6 @@ INSPECTIONS = "inspect/findings.json"
 PREFIXES = "prefixes.json"
 STATEMENT = "statement.json"
 _UNSEALED = frozenset({MANIFEST, STATEMENT})
-_PARTIAL = ".partial"
 _TRANSCRIPT = re.compile(rf"(?P<decode>{'|'.join(Decode)})\.run(?P<number>\d+)\.jsonl(\.gz)?")
 Value = TypeVar("Value")
 
@@ -98,16 +98,7 @@ class Bundle:
 
     def write_bytes(self, name: str, content: bytes) -> Path:
         """Writes a file, whole or not at all."""
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + ".partial")
-        try:
-            partial.write_bytes(content)
-            os.replace(partial, path)
-        except BaseException:  # an interruption too: a half-written file would be sealed with the rest
-            partial.unlink(missing_ok=True)
-            raise
-        return path
+        return write_whole(self.root / name, content)
 
     def read(self, name: str, kind: type[Value]) -> Value:
         """Reads a JSON file back as a value of a type.
@@ -133,7 +124,7 @@ class Bundle:
         """
         found = {}
         for path in sorted(self.arm(arm).glob("*.run*")):
-            if path.name.endswith(_PARTIAL):
+            if path.name.endswith(PARTIAL):
                 continue
             name = _TRANSCRIPT.fullmatch(path.name)
             if name is None:
@@ -152,8 +143,9 @@ class Bundle:
 def compress(path: Path) -> None:
     """Replaces ``x.jsonl`` by ``x.jsonl.gz``; the same content gives the same bytes."""
     packed = path.with_name(path.name + ".gz")
-    partial = packed.with_name(packed.name + _PARTIAL)
+    partial = packed.with_name(packed.name + PARTIAL)
     with (
+        begun(packed, partial),
         path.open("rb") as source,
         partial.open("wb") as raw,
         gzip.GzipFile("", "wb", 6, raw, mtime=0) as sink,

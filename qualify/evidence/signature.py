@@ -18,6 +18,7 @@ from securesystemslib.signer import CryptoSigner, SSlibKey
 
 from qualify.errors import EvidenceError, UsageError
 from qualify.evidence.digests import canonical_json
+from qualify.evidence.writing import begun
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 _MAKE_ONE = "Make a pair with `qualify keygen`."
@@ -34,6 +35,7 @@ def generate_key(private: Path, public: Path) -> str:
         The key's id.
 
     Raises:
+        MachineryError: One cannot be written; then neither is there.
         UsageError: One of the files exists, or their folder does not.
     """
     key = Ed25519PrivateKey.generate()
@@ -46,7 +48,11 @@ def generate_key(private: Path, public: Path) -> str:
     if public.exists():
         raise UsageError("exists already, and is not overwritten", where=str(public))
     _create(private, secret, 0o600)
-    _create(public, known, 0o644)
+    try:
+        _create(public, known, 0o644)
+    except BaseException:
+        private.unlink()  # half a pair would be in the way of the next attempt
+        raise
     return key_id(key.public_key())
 
 
@@ -57,7 +63,7 @@ def _create(path: Path, content: bytes, mode: int) -> None:
         raise UsageError("exists already, and is not overwritten", where=str(path)) from error
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UsageError("its folder does not exist", where=str(path)) from error
-    with open(descriptor, "wb") as stream:
+    with begun(path, path), open(descriptor, "wb") as stream:
         os.fchmod(descriptor, mode)
         stream.write(content)
 

@@ -10,6 +10,7 @@ import msgspec
 
 from qualify.errors import UsageError
 from qualify.evidence.digests import canonical_json, sha256_file, sha256_value
+from qualify.evidence.writing import write_whole
 from qualify.images.composition import LockedComposition, read_composition
 from qualify.images.sources import LockedSource, content_sha256, lock_source
 from qualify.images.wheels import LockedWheel, lock_wheels
@@ -161,7 +162,7 @@ def _digest_of(path: Path) -> str:
 
 def write_lock(lock: ReleaseLock, path: Path) -> None:
     """Writes a lock: the same lock gives the same bytes."""
-    path.write_bytes(canonical_json(lock))
+    write_whole(path, canonical_json(lock))
 
 
 def read_lock(path: Path) -> ReleaseLock:
