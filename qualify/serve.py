@@ -27,6 +27,7 @@ from qualify.serving.readiness import WaitProgress
 from qualify.serving.room import check_room
 from qualify.serving.session import Session, Use
 from qualify.serving.together import ArmServer, serve_alone, serve_together
+from qualify.traffic.connection import allow_many_connections
 from qualify.traffic.driver import DriveEnd, DriveProgress, drive_run
 from qualify.traffic.forced import forced_tokens
 from qualify.transcript import Arm, Decode, RunKey, planned_runs
@@ -72,6 +73,7 @@ def serve_arms(stage: Stage, arms: Sequence[PlannedArm]) -> list[ArmRecord]:
     """
     records: list[ArmRecord] = []
     beside = ""
+    allow_many_connections()  # before any server starts: all arms' servers inherit the limit
     if stage.planned.plan.parallel_arms and len(arms) > 1:
         records, beside = _side_by_side(stage, arms)
         if not beside:

@@ -11,6 +11,11 @@ from pydantic import Field, StringConstraints, model_validator
 from qualify.scenario.values import MOST_REQUESTS, Count, Offset
 from qualify.yamlsource import Strict
 
+HELD_EVERY_S = 0.05
+"""Seconds between two held requests. vLLM sends a stream's headers from the very task that then puts the
+request into the engine's queue, with nothing in between but the handling of this one; the next is sent after
+that."""
+
 _OF_KIND = {
     "offsets": ("offsets_s",),
     "poisson": ("per_s", "seed"),

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from qualify.requirements import Requirements
+from qualify.scenario.arrival import HELD_EVERY_S
 from qualify.scenario.phase import Asked, Phase
 from qualify.yamlsource import Location
 
@@ -23,17 +24,25 @@ def _most_decoding(phase: Phase) -> int:
     return min(most_alive(phase), sum(asked.decode_tokens > 1 for asked in phase.asked))
 
 
-def impossible_phase(phase: Phase, stream: bool) -> Iterator[Complaint]:
+def impossible_phase(phase: Phase, stream: bool, deadline_s: float) -> Iterator[Complaint]:
     """What a phase asks for in vain.
 
     Args:
         phase: The phase.
         stream: Whether answers are streamed.
+        deadline_s: Of each request.
 
     Yields:
         (place within the phase, what is wrong).
     """
     kind = phase.arrival.kind
+    held = sum(asked.after is None for asked in phase.asked)
+    if kind == "held" and held * HELD_EVERY_S > deadline_s / 2:
+        yield (
+            ("arrival",),
+            f"{held} requests are held one after another, {HELD_EVERY_S} s each: more than half of the "
+            f"deadline of {deadline_s:g} s, which runs meanwhile; raise deadline_s",
+        )
     if kind in ("held", "blocker") and not stream:
         yield (
             ("arrival",),

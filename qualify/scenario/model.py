@@ -72,7 +72,8 @@ class Scenario(Strict):
             problems.append((("phases",), "no phase is judged"))
         found = [*problems, *asked_but_impossible(self.requires, self.phases, self.stream)]
         for index, phase in enumerate(self.phases):
-            found += [(("phases", index, *at), text) for at, text in impossible_phase(phase, self.stream)]
+            wrong = impossible_phase(phase, self.stream, self.deadline_s)
+            found += [(("phases", index, *at), text) for at, text in wrong]
         if found:
             raise located(found)
         return self

@@ -78,6 +78,7 @@ async def complete(
         on_tokens: Called with the number of tokens of each piece.
 
     Raises:
+        NoSocketError: This machine gave no socket; the server was not asked.
         asyncio.CancelledError: The caller was cancelled.
     """
     kind = _Streamed if request.stream else _Whole

@@ -7,16 +7,26 @@ read from the socket and one call; a general HTTP client wakes a task, or severa
 from __future__ import annotations
 
 import asyncio
+import errno
+import resource
 from typing import Protocol
 from urllib.parse import urlsplit
 
 import httptools
 
+from qualify.errors import MachineryError
+
 _MOST_ERROR_TEXT = 4096
+# What keeps a client from having a socket, whatever the server does.
+_NO_SOCKET = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM})
 
 
 class ConnectionBrokenError(Exception):
     """The server hung up before its answer was whole, or what it sent is not HTTP."""
+
+
+class NoSocketError(MachineryError):
+    """This machine gave the client no socket: nothing reached the server."""
 
 
 class HttpStatusError(Exception):
@@ -45,6 +55,13 @@ class Reader(Protocol):
         """The answer is whole."""
 
 
+def allow_many_connections() -> None:
+    """Lets this process have as many open files as it may: each request in flight is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 async def post(url: str, path: str, headers: dict[str, str], body: bytes, reader: Reader) -> None:
     """Sends one POST request on a connection of its own and reads the answer.
 
@@ -61,6 +78,7 @@ async def post(url: str, path: str, headers: dict[str, str], body: bytes, reader
         ConnectionRefusedError: Nobody listens.
         ConnectionBrokenError: The answer ended too soon.
         HttpStatusError: The status is not 200.
+        NoSocketError: This machine gave no socket.
         asyncio.CancelledError: The caller was cancelled.
     """
     parts = urlsplit(url)
@@ -75,6 +93,12 @@ async def post(url: str, path: str, headers: dict[str, str], body: bytes, reader
     except ConnectionRefusedError:
         raise
     except OSError as error:
+        if error.errno in _NO_SOCKET:
+            raise NoSocketError(
+                f"no connection could be made: {error}",
+                where=url,
+                advice="Raise the limit of open files (ulimit -n), or keep fewer requests in flight.",
+            ) from error
         raise ConnectionBrokenError(f"{type(error).__name__}: {error}") from error
     try:
         await exchange.ended

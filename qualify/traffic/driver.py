@@ -18,6 +18,7 @@ from qualify.scenario import Scenario
 from qualify.traffic.alone import rounds_of
 from qualify.traffic.answer import Answer
 from qualify.traffic.client import CompletionRequest, Exchange, complete
+from qualify.traffic.connection import NoSocketError, allow_many_connections
 from qualify.traffic.forced import ForcedTokens, check_forced
 from qualify.traffic.prefixes import forget_prefixes
 from qualify.traffic.prompts import PlannedRequest, Round, Vocabulary, prompt_digest
@@ -135,6 +136,7 @@ async def drive_run(
     Raises:
         EvidenceError: Tokens to force are missing; nothing was sent.
         UsageError: The server cannot be driven as a scenario asks.
+        MachineryError: This machine gave no socket for a request.
         asyncio.CancelledError: The caller was cancelled; requests in flight were written as such.
     """
     rounds = [
@@ -143,6 +145,7 @@ async def drive_run(
     if run.decode is not Decode.FREE:
         check_forced((request for _, round_ in rounds for request in round_.requests), forced or {})
     path.parent.mkdir(parents=True, exist_ok=True)
+    allow_many_connections()
     kept = await forget_prefixes(url)
     with path.open("wb") as file:
         total = sum(len(round_.requests) for _, round_ in rounds)
@@ -181,6 +184,8 @@ class _Drive:
         for scenario, round_ in rounds:
             try:
                 await self._watched(scenario, round_)
+            except NoSocketError:
+                raise
             except MachineryError as error:
                 return self._outcome(DriveEnd.LOST, str(error))
             if self._hang:
@@ -190,7 +195,7 @@ class _Drive:
         return self._outcome(DriveEnd.DRIVEN, None)
 
     async def _watched(self, scenario: Scenario, round_: Round) -> None:
-        sendings = [self._sending(scenario, request) for request in round_.requests]
+        sendings = [self._sending(scenario, round_, request) for request in round_.requests]
         task = asyncio.create_task(send_round(round_.arrival, sendings, self._url))
         try:
             while not task.done():
@@ -206,10 +211,11 @@ class _Drive:
             raise
         task.result()
 
-    def _sending(self, scenario: Scenario, planned: PlannedRequest) -> Sending:
+    def _sending(self, scenario: Scenario, round_: Round, planned: PlannedRequest) -> Sending:
         async def send() -> None:
-            await self._send(planned, self._request(scenario, planned), sending)
+            await self._send(planned, self._request(scenario, planned), sending, held=held)
 
+        held = round_.arrival.kind == "held" and planned.after is None
         sending = Sending(send, after=planned.after)
         return sending
 
@@ -227,7 +233,9 @@ class _Drive:
             deadline_s=scenario.deadline_s,
         )
 
-    async def _send(self, planned: PlannedRequest, request: CompletionRequest, sending: Sending) -> None:
+    async def _send(
+        self, planned: PlannedRequest, request: CompletionRequest, sending: Sending, *, held: bool
+    ) -> None:
         exchange = Exchange(Answer(request.prompt, request.top_logprobs))
         first_token: list[float] = []
 
@@ -237,6 +245,11 @@ class _Drive:
             sending.milestones.add(count)
             if count and not first_token:
                 first_token.append(self._now())
+
+        def on_accepted() -> None:
+            if held:  # no token can come before all are accepted, so that is what a living server shows
+                self._heard = time.monotonic()
+            sending.accepted.set()
 
         sent_s = self._now()
         if not self._in_flight:
@@ -248,12 +261,15 @@ class _Drive:
                 self._served_name,
                 request,
                 exchange,
-                on_accepted=sending.accepted.set,
+                on_accepted=on_accepted,
                 on_tokens=on_tokens,
             )
         except asyncio.CancelledError as error:
             kind = "timeout" if self._hang else "cancelled"
             exchange.failure = RequestFailure(kind, str(next(iter(error.args), "the run was interrupted")))
+            raise
+        except NoSocketError as error:
+            exchange.failure = RequestFailure("cancelled", error.what)
             raise
         finally:
             self._in_flight -= 1

@@ -14,12 +14,10 @@ import httpx2
 from qualify.errors import MachineryError, UsageError
 from qualify.loopback import http_client
 from qualify.scenario import After, Arrival
+from qualify.scenario.arrival import HELD_EVERY_S
 
 _ANSWER_WITHIN_S = 30.0
 _UNKNOWN_ENDPOINT = (404, 405)
-# vLLM sends a stream's headers from the very task that then puts the request into the engine's queue, with
-# nothing in between but the handling of this one request; the next one is sent after that.
-_INTO_QUEUE_S = 0.05
 
 
 class Milestones:
@@ -126,7 +124,7 @@ async def _one_after_another(sendings: Sequence[Sending], tasks: list[asyncio.Ta
     for sending in sendings:
         tasks.append(asyncio.create_task(_sent(sending)))
         await sending.accepted.wait()
-        await asyncio.sleep(_INTO_QUEUE_S)
+        await asyncio.sleep(HELD_EVERY_S)
 
 
 async def _each(waiting: Iterator[Sending]) -> None:

@@ -220,6 +220,11 @@ GROUPS = "phases:\n  - name: judge\n    decode_tokens: 8\n    requests:\n"
         (JUDGE + "    arrival: {kind: closed, per_s: 3}\n", 9, "'closed' needs concurrency"),
         (JUDGE + "    arrival: {kind: held, concurrency: 3}\n", 9, "concurrency has no meaning"),
         (JUDGE.replace("[30, 40]", "[30]") + "    arrival: {kind: blocker}\n", 9, "needs a second request"),
+        (
+            "deadline_s: 4\n" + JUDGE.replace("[30, 40]", str([9] * 41)) + "    arrival: {kind: held}\n",
+            10,
+            "41 requests are held one after another, 0.05 s each: more than half of the deadline of 4 s",
+        ),
         ("stream: false\n" + JUDGE + "    arrival: {kind: blocker}\n", 10, "'blocker' needs stream: true"),
         (
             GROUPS + "      - {context_tokens: 9, after: {request: 0, tokens: 2}}\n",

@@ -2,16 +2,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import resource
 from collections.abc import Sequence
 from pathlib import Path
 
 import httpx2
 import pytest
 
-from qualify.errors import EvidenceError, UsageError
+from qualify.errors import EvidenceError, MachineryError, UsageError
 from qualify.scenario import Scenario
 from qualify.serving.process import free_port
 from qualify.serving.steps import read_steps
+from qualify.traffic import driver, schedule
 from qualify.traffic.driver import DriveEnd, DriveProgress, RunOutcome, drive_run, silence_limit_s
 from qualify.traffic.forced import ForcedTokens, forced_tokens
 from qualify.traffic.prompts import expected_requests, read_vocabulary
@@ -166,6 +169,61 @@ async def test_slow_requests_alone_are_no_hang(tmp_path: Path) -> None:
         outcome, _ = await drive(server.url, tmp_path, scenarios=[one_phase(arrival, deadline_s=2.0)])
     assert outcome.end is DriveEnd.DRIVEN
     assert outcome.failed == 0
+
+
+async def test_a_server_that_is_held_by_us_does_not_hang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # all are sent in 2.4 s, and nothing can come before; half the deadline is 2 s
+    monkeypatch.setattr(schedule, "HELD_EVERY_S", 0.4)
+    phase = {"name": "ask", "context_tokens": (9,) * 6, "decode_tokens": 2, "arrival": {"kind": "held"}}
+    async with fake_server(tmp_path) as server:
+        outcome, _ = await drive(server.url, tmp_path, scenarios=[scenario(phases=(phase,), deadline_s=4.0)])
+    assert (outcome.end, outcome.failed) == (DriveEnd.DRIVEN, 0)
+
+
+async def test_a_held_server_that_accepts_nothing_hangs(tmp_path: Path) -> None:
+    async def swallow(incoming: asyncio.StreamReader, outgoing: asyncio.StreamWriter) -> None:
+        head = await incoming.readuntil(b"\r\n\r\n")
+        if b"/v1/" not in head:
+            outgoing.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
+            outgoing.close()
+
+    async with await asyncio.start_server(swallow, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        outcome, _ = await drive(url, tmp_path, scenarios=[one_phase({"kind": "held"}, deadline_s=2.0)])
+    assert outcome.end is DriveEnd.HUNG
+
+
+async def test_more_requests_than_files_were_allowed(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    arrival = {"name": "ask", "context_tokens": (9,) * 60, "decode_tokens": 4}
+    async with fake_server(tmp_path) as server:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, hard))
+        try:
+            outcome, _ = await drive(server.url, tmp_path, scenarios=[scenario(phases=(arrival,))])
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (outcome.end, outcome.failed) == (DriveEnd.DRIVEN, 0)
+
+
+async def test_no_socket_to_be_had_is_the_machines_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    monkeypatch.setattr(driver, "allow_many_connections", lambda: None)
+    arrival = {"name": "ask", "context_tokens": (9,) * 60, "decode_tokens": 4}
+    async with fake_server(tmp_path) as server:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, hard))
+        try:
+            with pytest.raises(MachineryError, match="Too many open files"):
+                await drive(server.url, tmp_path, scenarios=[scenario(phases=(arrival,))])
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    written = list(read_transcripts(tmp_path / f"{FREE}.jsonl"))
+    assert written
+    assert {item.failure.kind for item in written if item.failure} == {"cancelled"}
+    assert not any(item.complete for item in written)
 
 
 @pytest.mark.parametrize("misbehaviour", ["die-under-load", "exit-under-load"])
