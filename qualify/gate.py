@@ -26,6 +26,8 @@ from qualify.policy import Policy, Waiver
 from qualify.record import RunRecord
 from qualify.transcript import Arm, Decode, RunKey
 
+_ALIKE = "The candidate differs from the baseline by no more than the baseline's own runs differ."
+
 _ORDER = (Weight.DEFECT, Weight.UNTESTED, Weight.WAIVED, Weight.SATISFIED, Weight.NOTE)
 
 
@@ -300,9 +302,11 @@ def _reasons(result: Result, ordered: Sequence[Finding]) -> tuple[str, ...]:
     decisive = {Result.REJECTED: Weight.DEFECT, Result.INCONCLUSIVE: Weight.UNTESTED}.get(result)
     first = [item.summary for item in ordered if item.weight is decisive]
     if result is Result.QUALIFIED:
-        first = [
-            "The candidate differs from the baseline by no more than the baseline's own runs differ.",
-        ]
+        waived = [item for item in ordered if item.weight is Weight.WAIVED]
+        # the waiver's note is what was added last
+        first = [f"Qualified by waiver: {item.summary} ({item.evidence[-1]})" for item in waived]
+        if not any(item.rule == "divergence" for item in waived):
+            first.insert(0, _ALIKE)
     return (*first, *[item.summary for item in ordered if item.weight is Weight.SATISFIED])
 
 

@@ -373,6 +373,22 @@ def test_waiver_lets_a_defect_pass_until_it_expires() -> None:
         )
         verdict = judge(record, POLICY.model_copy(update={"waivers": (waiver,)}), "0" * 64)
         assert verdict.result is result
+        (divergence,) = found(verdict, "divergence")
+        alike = "The candidate differs from the baseline by no more than the baseline's own runs differ."
+        if result is Result.QUALIFIED:
+            note = "(waived by a person until 2026-12-01: known and accepted)"
+            assert verdict.reasons[0] == f"Qualified by waiver: {divergence.summary} {note}"
+        assert alike not in verdict.reasons
+
+
+def test_a_waiver_of_something_else_is_said_after_what_was_found(good: RunRecord) -> None:
+    inspected = Finding(rule="inspection", weight=Weight.DEFECT, summary="No fix is in the image.")
+    waiver = Waiver(rule="inspection", owner="me", reason="known and accepted", expires=datetime.date.max)
+    policy = POLICY.model_copy(update={"waivers": (waiver,)})
+    verdict = judge(replace(good, inspections=(inspected,)), policy, "")
+    assert verdict.result is Result.QUALIFIED
+    assert verdict.reasons[0].endswith("by no more than the baseline's own runs differ.")
+    assert verdict.reasons[1].startswith("Qualified by waiver: No fix is in the image. (waived by me until ")
 
 
 @pytest.mark.parametrize("rule", ["control", "coverage", "incomplete"])
