@@ -162,7 +162,7 @@ def run_with_engine(command: list[str], folder: Path, port: int | None) -> int:
         signal.signal(signal.SIGTERM, lambda number, frame: told.extend(_tell(process.pid)))
         code = process.wait()
         psutil.wait_procs(told)
-    if code in (-signal.SIGTERM, -signal.SIGINT):
+    if code in (-signal.SIGTERM, -signal.SIGINT) or (told and code == _SIGNALLED + signal.SIGTERM):
         return ExitCode.INTERRUPTED
     return code if code >= 0 else _SIGNALLED - code
 

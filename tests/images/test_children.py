@@ -79,6 +79,23 @@ def test_sigterm_reaches_the_command_in_a_shell_before_the_engine_stops(shell: s
     assert said == ["command ended", "engine stopped", f"code {code}"]
 
 
+def test_shell_that_tells_of_its_commands_end_by_sigterm_was_interrupted() -> None:
+    command = [
+        sys.executable,
+        "-c",
+        STOPS,
+        "/bin/sh",
+        "-ec",
+        "trap 'exit 143' TERM; echo command started; sleep 60",
+    ]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "command started\n"
+    time.sleep(0.2)  # until sleep has begun
+    process.terminate()
+    assert process.stdout.read().splitlines() == ["engine stopped", "code 130"]
+
+
 @pytest.mark.parametrize(("command", "code"), [("exit 3", 3), ("kill -9 $$", 137)])
 def test_the_command_gives_the_exit_code(command: str, code: int) -> None:
     words = [sys.executable, "-c", STOPS, "/bin/sh", "-ec", command]
