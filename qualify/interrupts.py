@@ -36,7 +36,7 @@ def run_interruptible(serving: Coroutine[None, None, Outcome]) -> Ran[Outcome]:
     """Runs something that serves in an event loop of its own, in which SIGTERM does what Ctrl-C does.
 
     Args:
-        serving: Is cancelled by the first of them, and gives its outcome nevertheless.
+        serving: Is cancelled by each of them, and gives its outcome nevertheless (`to_the_end`).
 
     Returns:
         Its outcome, and whether it was interrupted.
@@ -51,10 +51,9 @@ async def _interruptible(serving: Coroutine[None, None, Outcome]) -> Ran[Outcome
 
     def ask(signum: int, frame: FrameType | None) -> None:
         nonlocal asked
-        if not asked:
-            # by way of the loop: a task that is cancelled while it runs would lose an outcome it already has
-            loop.call_soon_threadsafe(task.cancel)
         asked = True
+        # by way of the loop: a task that is cancelled while it runs would lose an outcome it already has
+        loop.call_soon_threadsafe(task.cancel)
 
     with _handled(ask):
         outcome = await task
