@@ -33,6 +33,7 @@ _ANOTHER_TIME = frozenset(
         "request-unknown",
         "restart",
         "run-missing",
+        "shared-answers",
         "top-logprobs",
     }
 )

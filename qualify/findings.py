@@ -71,6 +71,7 @@ NOT_MEASURED = "not measured"
 """What a cell of the coverage table says was reached where nothing was measured."""
 
 STEP_LOG, TRANSCRIPTS, SERVER_LOG, SERVER_METRICS = "step log", "transcripts", "server log", "server metrics"
+STEPS_OF_ANSWERS, ARM_FILES = "step log beside transcripts", "files of the arms"
 """How a cell was measured."""
 
 

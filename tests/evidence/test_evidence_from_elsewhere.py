@@ -127,5 +127,8 @@ def test_it_is_inconclusive_and_says_why(bundle: Path, change: Callable[[Path], 
     verdict = judge_bundle(Bundle(bundle))
     assert verdict.result is Result.INCONCLUSIVE
     assert any(reason.startswith(said) for reason in verdict.reasons), verdict.reasons
+    told = [finding for finding in verdict.findings if finding.summary.startswith(said)]
+    if said.startswith(IN_LOG) or change is no_probes:
+        assert told[0].advice.endswith("erve again.")
     if change is cut_at_a_quarter:
         assert any("ends within a line" in finding.summary for finding in verdict.findings)

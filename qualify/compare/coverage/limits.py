@@ -6,7 +6,16 @@ import numpy as np
 
 from qualify.compare.coverage.load import Load, arm_load
 from qualify.compare.figures import Power, Spread, in_known_units
-from qualify.findings import COVERAGE, NOT_MEASURED, STEP_LOG, CoverageCell, Finding, Weight
+from qualify.findings import (
+    ARM_FILES,
+    COVERAGE,
+    NOT_MEASURED,
+    STEP_LOG,
+    STEPS_OF_ANSWERS,
+    CoverageCell,
+    Finding,
+    Weight,
+)
 from qualify.policy import CoveragePolicy
 from qualify.record import RunRecord
 from qualify.transcript import Arm
@@ -32,13 +41,21 @@ def shortfalls(cells: tuple[CoverageCell, ...], policy: CoveragePolicy) -> list[
             weight=Weight.NOTE if cell.kind in policy.limitations_only else Weight.UNTESTED,
             scenario=cell.scenario,
             summary=cell.shortfall,
-            advice="Record the server's steps."
-            if cell.reached == NOT_MEASURED and cell.how == STEP_LOG
-            else "Send a load that reaches it, or serve so that it can be reached.",
+            advice=_advice(cell),
         )
         for cell in cells
         if cell.satisfied is False
     ]
+
+
+def _advice(cell: CoverageCell) -> str:
+    if cell.how == STEPS_OF_ANSWERS:
+        return "The step log is not, or not all, of these answers: see what became of it, and serve again."
+    if cell.how == ARM_FILES:
+        return "See what became of it: it must be there as it is for the baseline. Then serve again."
+    if cell.reached == NOT_MEASURED and cell.how == STEP_LOG:
+        return "Record the server's steps."
+    return "Send a load that reaches it, or serve so that it can be reached."
 
 
 def limitations(record: RunRecord, cells: tuple[CoverageCell, ...]) -> list[str]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qualify.findings import NOT_MEASURED, SERVER_METRICS, CoverageCell
+from qualify.findings import ARM_FILES, NOT_MEASURED, SERVER_METRICS, CoverageCell
 from qualify.probe import ACCEPTED, CACHE_USED, DRAFTED, PREEMPTIONS, PREFIX_HITS, PREFIX_QUERIES, Sample
 from qualify.record import AS_RECORDED, ArmState, RunRecord
 from qualify.release import FULL_GRAPHS
 from qualify.transcript import Arm
-
-_FILES = "files of the arms"
 
 
 def measured_by_probes(record: RunRecord) -> Iterator[CoverageCell]:
@@ -52,7 +50,7 @@ def probes_there(record: RunRecord) -> Iterator[CoverageCell]:
     served = [arm for arm in Arm if arm in record.arms and record.arms[arm].state is ArmState.SERVED]
     lacking = {name: tuple(arm for arm in served if arm not in has) for name, has in _left(record).items()}
     if there := [name for name, arms in lacking.items() if served and not arms]:
-        yield CoverageCell(name="probes of every arm", reached=", ".join(there), how=_FILES)
+        yield CoverageCell(name="probes of every arm", reached=", ".join(there), how=ARM_FILES)
     groups: dict[tuple[tuple[Arm, ...], bool], list[str]] = {}
     for name, arms in lacking.items():
         if arms:
@@ -64,7 +62,7 @@ def probes_there(record: RunRecord) -> Iterator[CoverageCell]:
             reached=NOT_MEASURED,
             required="as of the baseline" if asked else "",
             satisfied=False if asked else None,
-            how=_FILES,
+            how=ARM_FILES,
         )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from qualify.compare.coverage.demands import decisive
 from qualify.compare.rows import UNKNOWN, place
-from qualify.findings import NOT_MEASURED, STEP_LOG, CoverageCell
+from qualify.findings import NOT_MEASURED, STEP_LOG, STEPS_OF_ANSWERS, CoverageCell
 from qualify.record import AS_RECORDED, RunRecord
 from qualify.runtable import RunTable, reduce_requests
 from qualify.steps import StepTable
@@ -110,7 +110,7 @@ def answers_recorded(record: RunRecord, arm: Arm, judged: Sequence[JudgedTokens]
     steps = record.steps.get(arm)
     if record.replay == AS_RECORDED and steps is not None:
         # counted steps are all that such files hold: which request was in which is not known
-        yield CoverageCell(name=name, reached=NOT_MEASURED, how=STEP_LOG)
+        yield CoverageCell(name=name, reached=NOT_MEASURED, how=STEPS_OF_ANSWERS)
     elif judged:
         tokens, recorded = sum(item.tokens for item in judged), sum(item.recorded for item in judged)
         missing = [item.scenario for item in judged if item.recorded < item.tokens]
@@ -119,7 +119,7 @@ def answers_recorded(record: RunRecord, arm: Arm, judged: Sequence[JudgedTokens]
             reached=f"{recorded} of {tokens}" + (f", not all in {', '.join(missing)}" if missing else ""),
             required="all",
             satisfied=not missing,
-            how=STEP_LOG,
+            how=STEPS_OF_ANSWERS,
         )
 
 
