@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from qualify.findings import Verdict, Weight
 from qualify.reporting.coverage import Standing, cells_that_are, full_name, standing
 from qualify.reporting.plain import one_line
+from qualify.reporting.waivers import untold_waivers
 
 MARKDOWN = "summary.md"
 MOST_LINES = 60
@@ -33,7 +34,7 @@ def markdown(verdict: Verdict, where: str) -> str:
         GitHub's Markdown, of fewer than `MOST_LINES` lines. What a server said cannot become markup.
     """
     open_ = [_advised(verdict, item.summary) for item in verdict.findings if item.weight is Weight.UNTESTED]
-    waived = [item.summary for item in verdict.findings if item.weight is Weight.WAIVED]
+    waived = [item.summary for item in untold_waivers(verdict)]
     reasons = [_advised(verdict, reason) for reason in verdict.reasons]
     lines = [
         f"## qualify: {verdict.result}: {escaped(verdict.release)}",

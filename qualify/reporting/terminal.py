@@ -13,6 +13,7 @@ from rich.text import Text
 from qualify.findings import Result, Verdict, Weight
 from qualify.reporting.coverage import Standing, cells_that_are, full_name, standing
 from qualify.reporting.plain import one_line
+from qualify.reporting.waivers import untold_waivers
 
 FULL_TEXT = "summary.txt"
 _COLOURS = {Result.QUALIFIED: "green", Result.REJECTED: "red", Result.INCONCLUSIVE: "yellow"}
@@ -132,8 +133,7 @@ def _others(verdict: Verdict) -> list[str]:
 
 
 def _waived(verdict: Verdict) -> list[str]:
-    """Findings that the policy accepts for a while."""
-    return [finding.summary for finding in verdict.findings if finding.weight is Weight.WAIVED]
+    return [finding.summary for finding in untold_waivers(verdict)]
 
 
 def _coverage_table(verdict: Verdict) -> Table:

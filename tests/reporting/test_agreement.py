@@ -177,28 +177,48 @@ def waived(tmp_path: Path) -> Material:
     policy = Policy.model_validate({"format": "qualify/policy/1", "name": "test", "waivers": [waiver]})
     found = material(build(WORLD, candidate=packed), tmp_path, policy=policy)
     assert found.verdict.result is Result.QUALIFIED
-    assert write_reports(found, Bundle(tmp_path), print) == ()
     return found
+
+
+def verdict_box(root: Path) -> str:
+    page = html.fromstring((root / "report.html").read_bytes())
+    (box,) = page.xpath("//section[contains(@class, 'verdict')]")
+    return str(box.text_content())
 
 
 def test_no_report_hides_what_was_waived_or_says_the_opposite(waived: Material) -> None:
     root = waived.bundle.root
+    assert write_reports(waived, Bundle(root), print) == ()
     (summary,) = [item.summary for item in waived.verdict.findings if item.weight is Weight.WAIVED]
-    (box,) = html.fromstring((root / "report.html").read_bytes()).xpath(
-        "//section[contains(@class, 'verdict')]"
-    )
-    assert same(summary) in same(box.text_content())
-    assert "kernel team until 2027-01-01" in box.text_content()
-    assert WAIVING in box.text_content()
-    assert MEANINGS[Result.QUALIFIED] not in box.text_content()
-    lines = (root / "summary.txt").read_text().splitlines()
-    assert lines[lines.index("waived by the policy") + 1] == f"  - {summary}"
-    screen = io.StringIO()
-    print_verdict(Console(file=screen, width=80, height=24, force_terminal=True), waived.verdict, "here")
-    assert "waived by the policy" in screen.getvalue()
-    assert "**Waived**" in (root / "summary.md").read_text()
+    box = verdict_box(root)
+    assert same(summary) in same(box)
+    assert "kernel team until 2027-01-01" in box
+    assert WAIVING in box
+    assert MEANINGS[Result.QUALIFIED] not in box
+    for text in (told_on_a_terminal(waived), *((root / name).read_text() for name in WRITERS)):
+        assert "no more than the baseline's own runs differ" not in text
     document = etree.parse(root / "junit.xml").getroot()
     skipped = {case.get("name") for case in document.iter("testcase") if case.find("skipped") is not None}
     assert skipped == {"the candidate differs no more than the baseline's noise", "mixed"}
     told = json.loads((root / "receipt.json").read_bytes())
     assert [item["weight"] for item in told["findings"]] == ["waived"]
+
+
+def told_on_a_terminal(made: Material) -> str:
+    screen = io.StringIO()
+    console = Console(file=screen, width=80, height=24, force_terminal=True, color_system=None)
+    print_verdict(console, made.verdict, "here")
+    return screen.getvalue()
+
+
+def test_what_is_waived_is_told_where_something_else_decides(waived: Material) -> None:
+    root = waived.bundle.root
+    made = replace(waived, verdict=replace(waived.verdict, result=Result.REJECTED, reasons=("A defect.",)))
+    assert write_reports(made, Bundle(root), print) == ()
+    (summary,) = [item.summary for item in made.verdict.findings if item.weight is Weight.WAIVED]
+    assert same(f"Waived by the policy: {summary} (waived by kernel team") in same(verdict_box(root))
+    assert MEANINGS[Result.REJECTED] in verdict_box(root)
+    lines = (root / "summary.txt").read_text().splitlines()
+    assert lines[lines.index("waived by the policy") + 1] == f"  - {summary}"
+    assert "waived by the policy" in told_on_a_terminal(made)
+    assert "**Waived**" in (root / "summary.md").read_text()

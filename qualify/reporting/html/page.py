@@ -27,6 +27,7 @@ from qualify.reporting.html.svg import HEAT
 from qualify.reporting.html.tables import Table, nats, share
 from qualify.reporting.html.tokens import TokenView, token_view
 from qualify.reporting.material import Material
+from qualify.reporting.waivers import untold_waivers
 from qualify.transcript import Arm
 
 MOST_FINDINGS = 200
@@ -126,12 +127,12 @@ def _context(material: Material) -> Mapping[str, object]:
     files = _files(material.bundle)
     links = {name: material.links + quote(name) for name in files}
     findings = [_finding(item, tokens, links) for item in verdict.findings]
-    waived = [item.finding for item in findings if item.finding.weight is Weight.WAIVED]
+    waived = any(item.weight is Weight.WAIVED for item in verdict.findings)
     arms = (verdict.comparison.arms if verdict.comparison else ()) or ()
     return {
         "verdict": verdict,
         "meaning": WAIVING if waived and verdict.result is Result.QUALIFIED else MEANINGS[verdict.result],
-        "waived": waived,
+        "waived": untold_waivers(verdict),
         "plan": material.plan,
         "state": material.state,
         "record": record,
