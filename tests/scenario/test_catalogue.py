@@ -70,6 +70,7 @@ def test_every_axis_of_the_field_cases_is_asked_for():
     """Axes (a) to (l): each by a requirement that is measured, or by the order and names of requests."""
     asked = {path.stem: read(path, "gate" if profiles_of(Source(path)) else None).scenario for path in FILES}
     assert {3, 5, 15} <= set(asked["between-captures"].requires.rows)
+    assert asked["between-captures"].requires.padded_rows
     assert set(asked["straddling"].requires.straddled_tokens) == {16_512, 32_896}
     victims = [
         [one.prompt for one in phase.asked].index(None) / (len(phase.asked) - 1)
@@ -82,6 +83,7 @@ def test_every_axis_of_the_field_cases_is_asked_for():
     assert read(ROOT / "scenarios/long-decode.yaml", "soak").scenario.requires.decoded_tokens == 16384
     assert set(range(1, 10)) == set(asked["prompt-tails"].requires.prompt_tails)
     assert asked["prefix-hits"].requires.prefix_hit_tokens > 2048
+    assert any(one.ask and one.prefix for phase in asked["prefix-hits"].phases for one in phase.asked)
     assert asked["kv-pressure"].requires.preemptions
     assert asked["prefill-during-decode"].requires.prefill_during_decode
     rising, falling = ([one.context_tokens for one in phase.asked] for phase in asked["length-order"].phases)
