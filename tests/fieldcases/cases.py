@@ -98,7 +98,7 @@ CASES = (
         "prefix",
         "coverage",
         code=ExitCode.INCONCLUSIVE,
-        how="hits are counted by step log and metrics, and none is no prefix scenario",
+        how="emptied before each run, the cache is hit within it or not at all; none is no prefix scenario",
     ),
     Case("F40", "a prefill beside decode corrupts it", "late", "one-at-a-time", baseline="F40", how=ALONE),
     Case(
