@@ -28,6 +28,7 @@ class Inputs:
         release: The release.
         scenarios: Its scenarios, in the release's order.
         policy: The policy.
+        source: Where the release's values stand.
         places: Where each scenario's values stand, by its name.
         texts: Each file's text by its path within the bundle.
         profile: The profile that scenarios with profiles are driven in; None where none was chosen.
@@ -37,6 +38,7 @@ class Inputs:
     release: Release
     scenarios: tuple[Scenario, ...]
     policy: Policy
+    source: Located = field(compare=False)
     places: Mapping[str, Located] = field(compare=False)
     texts: dict[str, str]
     profile: Profile | None = None
@@ -95,6 +97,7 @@ def read_inputs(
         release=release,
         scenarios=tuple(scenarios),
         policy=policy,
+        source=source,
         places={file.scenario.name: file.expansion for file in files},
         texts=texts,
         profile=chosen,

@@ -16,6 +16,7 @@ from qualify.evidence.digests import (
     sha256_directory,
     sha256_value,
 )
+from qualify.faults import KERNELS, check_fault, read_faults
 from qualify.harness import harness_sha256
 from qualify.images.stage import Composed, model_in_image
 from qualify.inputs import Inputs
@@ -125,6 +126,8 @@ def _environment(
     attached = bool(urls)
     needs_python = image is None and (not attached or isinstance(inputs.release.model, SyntheticModel))
     distributions = read_distributions(python) if needs_python else nothing
+    if not attached and KERNELS in distributions.names:
+        check_fault(inputs.release, inputs.source, read_faults(python))
     model = _model(inputs, python, distributions, models, image)
     return _Environment(
         attached=attached,

@@ -11,7 +11,7 @@ from qualify.inputs import read_inputs
 from qualify.plan import UNBOUND, Plan
 from qualify.planning import make_plan
 from qualify.transcript import Arm
-from tests.projects import Project, make_project
+from tests.projects import ROOT, Project, make_project
 
 
 def plan(project: Project, urls: dict[Arm, str] | None = None, **options) -> Plan:
@@ -146,3 +146,39 @@ def test_interpreter_may_be_a_relative_link(project):
     project.change(serving__python="env/bin/python")
     assert plan(project).arms[0].argv[:3] == ("PYTHON", "-m", "tests.fake_server")
     shutil.rmtree(Path(project.root / "env"))
+
+
+@pytest.fixture
+def with_kernels(project) -> Project:
+    """The same served by an interpreter in which the kernels are installed."""
+    site = project.root / "site"
+    (site / "ds4_kernels-1.dist-info").mkdir(parents=True)
+    (site / "ds4_kernels-1.dist-info/METADATA").write_text("Name: ds4-kernels\nVersion: 1\n")
+    (site / "ds4_kernels").symlink_to(ROOT / "kernels/ds4_kernels")
+    python = project.root / "python"
+    python.write_text(f'#!/bin/sh\n[ "$1" = -I ] && shift\nPYTHONPATH={site} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    project.change(serving__python=str(python))
+    return project
+
+
+def test_known_fault_is_planned(with_kernels):
+    assert plan(with_kernels).arms[-1].fault == "packed-stride"
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("packed-strid", "fault 'packed-strid' is unknown; known with replay emulated: abort-under-load, "),
+        ("wrong-dcp-owner", "fault 'wrong-dcp-owner' cannot be put in with replay emulated"),
+    ],
+)
+def test_fault_that_the_control_would_refuse_is_refused_with_its_line(with_kernels, fault, said):
+    with_kernels.change(arms__control__fault=fault)
+    lines = with_kernels.release.read_text().splitlines()
+    line = next(number for number, text in enumerate(lines, 1) if f"fault: {fault}" in text)
+    with pytest.raises(UsageError) as refused:
+        plan(with_kernels)
+    assert f"release.yaml:{line}:5: {said}" in str(refused.value)
+    with_kernels.change(arms__control=None)
+    assert [arm.fault for arm in plan(with_kernels).arms] == [None, None]

@@ -107,6 +107,11 @@ class Distributions:
         """Hex SHA-256 over all of it."""
         return sha256_value(self)
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of the distributions."""
+        return frozenset(name for name, _, _ in self.distributions)
+
     def version(self, *names: str) -> str:
         """``name version`` of the first of the named distributions that is installed, else ``unknown``."""
         versions = {name: version for name, version, _ in self.distributions}
