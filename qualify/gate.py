@@ -14,7 +14,7 @@ from qualify.compare.figures import Comparison, Evidence, in_known_units
 from qualify.compare.inspect import Flaws, inspect_runs
 from qualify.compare.integrity import check_compared, check_runs, only_here_not_finite, required_runs
 from qualify.compare.locate import locate
-from qualify.compare.oracles import check_oracles
+from qualify.compare.oracles import check_oracles, unnoticed_answers
 from qualify.compare.origin import check_origin
 from qualify.compare.power import margin
 from qualify.compare.probes import check_probes
@@ -62,7 +62,7 @@ def judge(record: RunRecord, policy: Policy, policy_sha256: str) -> Verdict:
         *coverage.shortfalls(cells, policy.coverage),
     ]
     findings = [_waive(finding, policy.waivers, record.run_date) for finding in findings]
-    return _verdict(record, policy_sha256, findings, cells, judged)
+    return _verdict(record, policy, policy_sha256, findings, cells, judged)
 
 
 def _incomplete(reason: str) -> Finding:
@@ -266,6 +266,7 @@ def _waive(finding: Finding, waivers: Sequence[Waiver], run_date: str) -> Findin
 
 def _verdict(
     record: RunRecord,
+    policy: Policy,
     policy_sha256: str,
     findings: Sequence[Finding],
     cells: tuple[CoverageCell, ...],
@@ -283,7 +284,7 @@ def _verdict(
         reasons=_reasons(row.result, ordered),
         findings=ordered,
         coverage=cells,
-        limitations=_limitations(record, cells, ordered, judged),
+        limitations=_limitations(record, policy, cells, ordered, judged),
         comparison=_figures(judged),
     )
 
@@ -312,6 +313,7 @@ def _reasons(result: Result, ordered: Sequence[Finding]) -> tuple[str, ...]:
 
 def _limitations(
     record: RunRecord,
+    policy: Policy,
     cells: tuple[CoverageCell, ...],
     ordered: Sequence[Finding],
     judged: Sequence[Judged],
@@ -321,6 +323,8 @@ def _limitations(
         if entry.arm is Arm.CANDIDATE and entry.comparison.power is not None:
             said += coverage.unseen(entry.comparison.power)
             said += coverage.quiet(entry.floor, entry.quiet) if entry.quiet is not None else []
+    if not any(item.rule == "known-answer" and item.weight is not Weight.NOTE for item in ordered):
+        said += unnoticed_answers(record, policy.decision)
     said += [f"Waived: {item.summary}" for item in ordered if item.weight is Weight.WAIVED]
     return tuple(said)
 

@@ -38,20 +38,11 @@ def check_oracles(record: RunRecord, policy: DecisionPolicy) -> list[Finding]:
         record: The run record; nothing is found without a free run of both arms.
         policy: Error rate.
     """
-    runs = [
-        record.runs[key] for key in sorted(record.runs, key=str) if _free(key.arm, key.decode, Arm.BASELINE)
-    ]
-    mine = [
-        record.runs[key] for key in sorted(record.runs, key=str) if _free(key.arm, key.decode, Arm.CANDIDATE)
-    ]
-    if not runs or not mine:
-        return []
-    runs = [*runs, mine[0]]
-    heads = _common(runs)
-    if not heads[0]:
+    runs, heads = _free_runs(record)
+    if not runs:
         return []
     scored = [traits(run, own, record.bos_token_id) for run, own in zip(runs, heads, strict=True)]
-    limit = policy.false_rejection * ORACLE_SHARE / TESTS
+    limit = _limit(policy)
     findings = []
     for trait in TRAITS:
         scores = np.stack([values[trait] for values in scored], axis=1)
@@ -59,8 +50,23 @@ def check_oracles(record: RunRecord, policy: DecisionPolicy) -> list[Finding]:
     return findings + _answers(record, runs, heads, limit)
 
 
-def _free(arm: Arm, decode: Decode, wanted: Arm) -> bool:
-    return arm is wanted and decode is Decode.FREE
+def _limit(policy: DecisionPolicy) -> float:
+    return policy.false_rejection * ORACLE_SHARE / TESTS
+
+
+def _free_runs(record: RunRecord) -> tuple[list[RunTable], list[list[RequestHead]]]:
+    """The baseline's free runs and the candidate's, which is last, and each one's judged requests.
+
+    Both are empty where an arm has none, or they have no request in common.
+    """
+    keys = [key for key in sorted(record.runs, key=str) if key.decode is Decode.FREE]
+    runs = [record.runs[key] for key in keys if key.arm is Arm.BASELINE]
+    mine = [record.runs[key] for key in keys if key.arm is Arm.CANDIDATE]
+    if not runs or not mine:
+        return [], []
+    runs = [*runs, mine[0]]
+    heads = _common(runs)
+    return (runs, heads) if heads[0] else ([], [])
 
 
 def _common(runs: Sequence[RunTable]) -> list[list[RequestHead]]:
@@ -123,23 +129,52 @@ def answers_right(run: RunTable, head: RequestHead, ways: Sequence[Sequence[int]
     return any(contains(run.token_ids[head.positions], way) for way in ways)
 
 
+def _wrong(
+    record: RunRecord, runs: Sequence[RunTable], heads: Sequence[Sequence[RequestHead]]
+) -> tuple[list[int], Scores]:
+    """Which of the requests ask for a known answer, and which run missed which: float64 [N, R]."""
+    asked = known_answers(record)
+    chosen = [number for number, head in enumerate(heads[-1]) if head.request_id in asked]
+    missed = [
+        [
+            not answers_right(run, own[number], asked[own[number].request_id])
+            for run, own in zip(runs, heads, strict=True)
+        ]
+        for number in chosen
+    ]
+    return chosen, np.array(missed, dtype=np.float64).reshape(len(chosen), len(runs))
+
+
+def unnoticed_answers(record: RunRecord, policy: DecisionPolicy) -> list[str]:
+    """How many known answers the candidate could have lost without a finding, in a sentence.
+
+    Args:
+        record: The run record; nothing is said where no answer is known that the baseline gets right.
+        policy: Error rate.
+    """
+    runs, heads = _free_runs(record)
+    _, wrong = _wrong(record, runs, heads) if runs else ([], np.zeros((0, 1)))
+    solvable = int((wrong[:, :-1] == 0).all(axis=1).sum())
+    if not solvable:
+        return []
+    scores = np.zeros((solvable, wrong.shape[1]))
+    lost = 0
+    while lost < solvable:
+        scores[lost, -1] = 1.0
+        if flag_test(scores).p <= _limit(policy):
+            break
+        lost += 1
+    free = len(runs) - 1
+    said = f"The candidate could have lost {lost} of the {solvable} known answers without a finding"
+    return [f"{said}: there {'is 1 free run' if free == 1 else f'are {free} free runs'} of the baseline."]
+
+
 def _answers(
     record: RunRecord, runs: Sequence[RunTable], heads: Sequence[Sequence[RequestHead]], limit: float
 ) -> list[Finding]:
-    asked = known_answers(record)
-    chosen = [number for number, head in enumerate(heads[-1]) if head.request_id in asked]
+    chosen, wrong = _wrong(record, runs, heads)
     if not chosen:
         return []
-    wrong = np.array(
-        [
-            [
-                not answers_right(run, own[number], asked[own[number].request_id])
-                for run, own in zip(runs, heads, strict=True)
-            ]
-            for number in chosen
-        ],
-        dtype=np.float64,
-    )
     solvable = (wrong[:, :-1] == 0).all(axis=1)
     if not solvable.any():
         return [

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -8,7 +9,7 @@ import pytest
 
 from qualify.compare import coverage
 from qualify.compare.inspect import usable
-from qualify.compare.oracles import check_oracles, flag_test
+from qualify.compare.oracles import check_oracles, flag_test, unnoticed_answers
 from qualify.compare.traits import BOS, DOUBLED, ENDS, LIMIT, RUN, STOP, contains, traits
 from qualify.findings import Finding, Weight
 from qualify.gate import judge
@@ -159,8 +160,8 @@ def test_answers_that_only_the_candidate_cuts_short_are_a_defect() -> None:
     assert any(STOP in item.summary for item in damaged(record))
 
 
-def asking(record: RunRecord) -> RunRecord:
-    """The needle is the first two tokens of the true answer, which is different for each request."""
+def asking(record: RunRecord, first: int = 40) -> RunRecord:
+    """The needle is the first two tokens of the true answer, different for each of so many requests."""
     run = record.runs[RunKey(Arm.BASELINE, Decode.FORCED, 1)]
     answers = {
         head.request_id: tuple(int(token) for token in run.token_ids[head.positions][:2])
@@ -173,7 +174,9 @@ def asking(record: RunRecord) -> RunRecord:
                 scenario,
                 requests=tuple(
                     replace(request, answer_ids=((999,), answers[request.request_id]))
-                    for request in scenario.requests
+                    if number < first
+                    else request
+                    for number, request in enumerate(scenario.requests)
                 ),
             )
             for scenario in record.scenarios
@@ -198,6 +201,22 @@ def test_answers_that_only_the_candidate_misses_are_a_defect() -> None:
     found = about_answers(asking(build(WORLD, edit=free(Arm.CANDIDATE, missing(15)))))
     assert found.weight is Weight.DEFECT
     assert len(found.request_ids) == 15
+
+
+@pytest.mark.parametrize("asked", [1, 40])
+def test_how_many_answers_may_be_lost_unnoticed_is_said(asked: int) -> None:
+    good = asking(build(WORLD), asked)
+    (said,) = unnoticed_answers(good, DecisionPolicy())
+    lost = int(re.findall(r"lost (\d+) of the (\d+) ", said)[0][0])
+    assert f"of the {asked} known answers" in said
+    assert "1 free run of the baseline" in said
+    assert said in judge(good, POLICY, "").limitations
+    for share, weight in ((lost, Weight.NOTE), (lost + 1, Weight.DEFECT)):
+        if share <= asked:
+            record = asking(build(WORLD, edit=free(Arm.CANDIDATE, missing(share))), asked)
+            assert about_answers(record).weight is weight
+    assert (lost == asked) is (asked == 1)
+    assert unnoticed_answers(build(WORLD), DecisionPolicy()) == []
 
 
 def test_answers_count_only_where_the_baseline_gets_them_right() -> None:
