@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,20 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from qualify.evidence.bundle import MANIFEST, Bundle
 from qualify.findings import Result
-from qualify.rendering import read_material
-from qualify.reporting.html.page import html_report
+from tests.reporting.html.kept import CHROMIUM, SCHEMES, WIDTHS, write_pages
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.browser
 
-EVIDENCE = Path(__file__).parents[3] / "reports/evidence/h200/exact.tar.xz"
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-SCHEMES = ("light", "dark")
-WIDTHS = (1440, 400)
 GRAVE = {"serious", "critical"}
 MOST_BYTES = 3_000_000
 """A page is meant to be sent and kept; a gate run's stays under this."""
@@ -41,20 +32,7 @@ class Seen:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory) -> dict[Result, Path]:
-    """Pages of a good, a rejected and an inconclusive run: the good one as if it had been cut short."""
-    root = tmp_path_factory.mktemp("bundles")
-    with tarfile.open(EVIDENCE) as archive:
-        archive.extractall(root, filter="data")
-    (good,), (packed,) = root.glob("ds4-h200-2*"), root.glob("ds4-h200-packed-2*")
-    cut = Path(shutil.copytree(good, root / "cut-short"))
-    (cut / MANIFEST).unlink()
-    shutil.rmtree(cut / "arms/control")
-    found = {Result.QUALIFIED: good, Result.REJECTED: packed, Result.INCONCLUSIVE: cut}
-    for result, bundle in found.items():
-        material = read_material(Bundle(bundle))
-        assert material.verdict.result is result
-        (bundle / "report.html").write_bytes(html_report(material))
-    return {result: bundle / "report.html" for result, bundle in found.items()}
+    return write_pages(tmp_path_factory.mktemp("bundles"))
 
 
 @pytest.fixture(scope="module")
