@@ -11,6 +11,8 @@ from qualify.serving.docker import EVIDENCE_AT, MODEL_AT, Serving, container_spe
 from qualify.transcript import Arm
 
 NOT_COMPOSED = "not composed yet"
+NOT_MADE = Path("MODEL")
+"""Stands for a synthetic checkpoint that is not made."""
 _BUNDLE = Path("BUNDLE")
 
 

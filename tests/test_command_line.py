@@ -1,13 +1,17 @@
 """Wrong options and files, and servers that already run."""
 
+import signal
 import socket
 import subprocess
 import sys
 
 import pytest
 
+from qualify.__main__ import main
 from qualify.errors import ExitCode
-from tests.projects import ENVIRONMENT, Project, assert_judged_again_the_same
+from tests.projects import ENVIRONMENT, ROOT, Project, assert_judged_again_the_same
+
+LIVE = ROOT / "reports/evidence/h200/live.tar.xz"
 
 
 def test_port_taken(project):
@@ -112,3 +116,24 @@ def test_a_release_without_an_image_is_refused_before_an_engine_is_asked_for(pro
     assert done.returncode == ExitCode.USAGE, done.stderr
     assert "has no key image" in done.stderr
     assert not (project.root / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"), [(KeyboardInterrupt(), ExitCode.INTERRUPTED), (EOFError("cut"), ExitCode.MACHINERY)]
+)
+def test_only_an_interruption_reads_as_one(monkeypatch, capsys, raised, code):
+    """click takes the end of a file for Ctrl-D."""
+
+    def fail(*_):
+        raise raised
+
+    handler = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr("qualify.cli.coverage.coverage_document", fail)
+    monkeypatch.setattr(sys, "argv", ["qualify", "coverage", str(LIVE)])
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main()
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    assert ended.value.code == code
+    assert ("interrupted" in capsys.readouterr().err) is (code == ExitCode.INTERRUPTED)

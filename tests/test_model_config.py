@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from qualify.cli.runs import plan_command
-from qualify.errors import ExitCode, UsageError
+from qualify.errors import ExitCode, MachineryError, UsageError
 from qualify.inputs import read_inputs
 from tests.projects import ROOT
 
@@ -186,3 +186,24 @@ def test_problem_of_the_base_is_told_with_its_own_line(project):
     base.write_text(base.read_text().replace("max_num_seqs: 16", "max_num_seqs: many"))
     with pytest.raises(UsageError, match=r"release\.yaml:26:3: serving.max_num_seqs"):
         read_inputs(project / "tp2.yaml", model_config=CONFIG)
+
+
+def test_files_of_a_container_release_are_checked_without_an_engine(tmp_path, monkeypatch, capsysbinary):
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
+    monkeypatch.chdir(tmp_path)
+    image = ROOT / "images/ds4-cpu-image"
+    assert plan(str(image), "--files-only") == ExitCode.QUALIFIED
+    shown = json.loads(capsysbinary.readouterr().out)
+    assert shown["pinned"] is False
+    assert {arm["image"] for arm in shown["arms"]} == {"not composed yet"}
+    assert {mount["source"] for arm in shown["arms"] for mount in arm["mounts"]} >= {"MODEL"}
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(MachineryError, match="no Docker engine answers"):
+        plan(str(image))
+
+
+def test_files_of_a_process_release_are_checked_without_its_interpreter(project, capsysbinary):
+    assert plan(str(ROOT / "images/ds4-cpu"), "--files-only") == ExitCode.QUALIFIED
+    assert b'"pinned": false' in capsysbinary.readouterr().out
+    with pytest.raises(UsageError, match=r"config\.json is missing"):
+        plan(str(project), "--files-only")

@@ -30,7 +30,7 @@ from qualify.judging import judge_bundle, judge_foreign
 from qualify.loopback import loopback_url
 from qualify.pipeline import Options, run_release
 from qualify.planning import make_plan
-from qualify.preview import NOT_COMPOSED, preview
+from qualify.preview import NOT_COMPOSED, NOT_MADE, preview
 from qualify.release import LocalModel
 from qualify.reporting.outcome import tell_outcome
 from qualify.reporting.progress import Progress
@@ -153,6 +153,11 @@ def judge_command(
     type=FILES,
     help="config.json of the release's model: checks and shows what can be known without weights and image.",
 )
+@click.option(
+    "--files-only",
+    is_flag=True,
+    help="Check the files and show what they say; build no image and make no model.",
+)
 def plan_command(
     release: Path,
     models: Path,
@@ -161,18 +166,20 @@ def plan_command(
     profile: Profile | None,
     registry: str,
     model_config: Path | None,
+    files_only: bool,
 ) -> int:
     """Checks RELEASE and prints what a run of it would do, without starting a server.
 
     For each arm it prints command, mounts and environment. The plan of a release that is served in containers
-    names its image, which is therefore built; --model-config does without, and then nothing is pinned.
+    names its image, which is therefore built and pushed to the staging registry; --model-config and
+    --files-only do without, and then nothing is pinned.
     """
     inputs = read_inputs(
         release, with_control=not no_control, policy_file=policy, profile=profile, model_config=model_config
     )
     model = inputs.release.model
-    if model_config is not None and isinstance(model, LocalModel):
-        arms = preview(inputs, inputs.path(model.path))
+    if files_only or model_config is not None:
+        arms = preview(inputs, inputs.path(model.path) if isinstance(model, LocalModel) else NOT_MADE)
         shown = {"release": inputs.release.name, "pinned": False, "arms": arms}
     else:
         image = compose_for(inputs, registry, attached=False, say=Progress().say)
