@@ -17,6 +17,7 @@ from qualify.errors import ExitCode, InterruptedRunError, QualifyError
 from qualify.evidence.bundle import Bundle, RunState, pack, seal
 from qualify.evidence.signature import read_private_key
 from qualify.evidence.statement import sign_bundle, subject_sha256
+from qualify.faults import check_fault
 from qualify.findings import Verdict
 from qualify.images.stage import compose_for, inspect_stage
 from qualify.inputs import Inputs, read_inputs
@@ -210,8 +211,10 @@ def _inspect(run: Run) -> bool:
     gpus = run.inputs.release.serving.container.gpus
     try:
         found = inspect_stage(run.planned.image, run.bundle, earlier, gpus=gpus, say=run.progress.say)
+        if found.faults:
+            check_fault(run.inputs.release, run.inputs.source, found.faults)
     except QualifyError as error:
-        run.note(why=f"the image could not be inspected: {error}")
+        run.note(why=f"nothing was served from the image: {error}")
         raise
     if found.evidence_date:
         run.note(evidence_date=min(run.state.evidence_date, found.evidence_date))

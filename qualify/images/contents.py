@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cyclonedx.model.bom import Bom
 from cyclonedx.model.component import Component, ComponentType
@@ -30,6 +30,7 @@ class Contents:
         pip_check_code: Exit code of ``pip check``.
         pip_check: What it said.
         packaged_weights: Files that look like weights and belong to a Python package, sorted.
+        faults: Forms in which each fault that the kernels know can be put in; empty where they do not say.
     """
 
     python: str
@@ -40,6 +41,7 @@ class Contents:
     pip_check_code: int
     pip_check: str
     packaged_weights: tuple[str, ...]
+    faults: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def version(self, *names: str) -> str:
         """Version of the first of the named Python packages that is there; empty where none is."""

@@ -104,6 +104,22 @@ def inspect_image(
     return tuple(findings)
 
 
+def known_faults(folder: Path) -> dict[str, tuple[str, ...]]:
+    """What an inspection left about the faults that the image's kernels know.
+
+    Args:
+        folder: The bundle's folder ``inspect``.
+
+    Returns:
+        The forms in which each fault can be put in, by its name; empty where the image did not say.
+    """
+    path = folder / "contents.json"
+    if not path.exists():
+        return {}
+    contents = _decode(msgspec.json.decode(path.read_bytes(), type=Output), Contents)
+    return contents.faults if contents else {}
+
+
 class _Look:
     """One image that is looked into.
 

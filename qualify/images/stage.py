@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from qualify.errors import EvidenceError, MachineryError
@@ -17,7 +17,7 @@ from qualify.images.compose import compose
 from qualify.images.containers import Bind, ContainerSpec, hand_over, run_to_end, sweep
 from qualify.images.engine import connect
 from qualify.images.identity import IMAGE_FILE, INSPECT_FOLDER, LOCK_FILE, SBOM_FILE, ImageIdentity
-from qualify.images.inspection import STRIDE_FIX, inspect_image
+from qualify.images.inspection import STRIDE_FIX, inspect_image, known_faults
 from qualify.images.lock import ReleaseLock, image_of
 from qualify.inputs import Inputs
 from qualify.release import SyntheticModel
@@ -72,10 +72,13 @@ class Inspected:
     Attributes:
         good: True where nothing speaks against serving the image.
         evidence_date: ISO date and time (UTC) of the run that made it; empty where it was made just now.
+        faults: Forms in which each fault that the image's kernels know can be put in; empty where the image
+            did not say.
     """
 
     good: bool
     evidence_date: str = ""
+    faults: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def compose_stage(inputs: Inputs, registry: str, say: Callable[[str], None]) -> Composed:
@@ -178,7 +181,8 @@ def inspect_stage(
         )
         bundle.write(INSPECTIONS, findings)
         bundle.write(f"{INSPECT_FOLDER}/stage.json", wanted)
-    return Inspected(_nothing_against(bundle.read(INSPECTIONS, tuple[Finding, ...]), say), date)
+    good = _nothing_against(bundle.read(INSPECTIONS, tuple[Finding, ...]), say)
+    return Inspected(good, date, known_faults(bundle.root / INSPECT_FOLDER))
 
 
 def _machine(gpus: int | None) -> tuple[tuple[str, str], ...]:

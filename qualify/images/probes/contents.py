@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import json
 import os
@@ -69,6 +70,15 @@ def system() -> str:
         return "unknown"
 
 
+def faults() -> dict[str, list[str]]:
+    """Forms of each fault that the kernels know, by its name; empty where there are no kernels."""
+    try:
+        catalogue = importlib.import_module("ds4_kernels.faults").CATALOGUE
+    except (ImportError, AttributeError):
+        return {}
+    return {name: [form.value for form in fault.forms] for name, fault in catalogue.items()}
+
+
 def main() -> None:
     """Print what was found."""
     code, said = pip_check()
@@ -84,6 +94,7 @@ def main() -> None:
                 "pip_check_code": code,
                 "pip_check": said,
                 "packaged_weights": packaged_weights(),
+                "faults": faults(),
             }
         )
     )
