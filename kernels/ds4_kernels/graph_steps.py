@@ -18,7 +18,7 @@ from typing import Any
 
 from ds4_kernels.metadata_witness import MetadataSeen, MetadataWitness
 from ds4_kernels.ranks import rank_log
-from ds4_kernels.step_recorder import StepKind, StepRecorder, StepRow, count_decodes, step_kind
+from ds4_kernels.step_recorder import StepKind, StepRecorder, StepRow, count_decodes, rows_of, step_kind
 
 logger = logging.getLogger("vllm.plugins.ds4_kernels")
 
@@ -168,11 +168,7 @@ def _build(original: _Method, watcher: GraphStepWatcher) -> _Method:
         built = original(self, *positional, **named)
         scheduled = named.get("num_scheduled_tokens")
         if scheduled is not None:  # else a dummy run
-            batch = self.input_batch
-            rows = [
-                StepRow(request, row, scheduled[request], int(batch.num_computed_tokens_cpu[row]))
-                for row, request in enumerate(batch.req_ids[: batch.num_reqs])
-            ]
+            rows = rows_of(self.input_batch, scheduled)
             # padding rows count as decodes, too
             decodes = min(count_decodes(built[0]), len(rows))
             watcher.built(step_kind(len(rows), decodes), rows)

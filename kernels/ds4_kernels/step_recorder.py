@@ -61,6 +61,22 @@ class StepRow:
     computed_tokens: int
 
 
+def rows_of(batch: Any, scheduled: Mapping[str, int]) -> list[StepRow]:
+    """List the requests of one step.
+
+    Args:
+        batch: the model runner's ``InputBatch``, whose first ``num_reqs`` requests are the step's.
+        scheduled: tokens of this step by request.
+
+    Returns:
+        One entry for each of them, in batch order.
+    """
+    return [
+        StepRow(request, row, scheduled[request], int(batch.num_computed_tokens_cpu[row]))
+        for row, request in enumerate(batch.req_ids[: batch.num_reqs])
+    ]
+
+
 def step_kind(num_requests: int, num_decodes: int) -> StepKind:
     """Classify a step.
 

@@ -8,6 +8,7 @@ second half.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -106,65 +107,39 @@ def compress(
     return Compressed(torch.cat([merged[:, :-ROPE_DIM], rotated], dim=-1), entry_slots[done])
 
 
-def compress_into_latents(
-    state_cache: torch.Tensor,
-    window_slots: torch.Tensor,
-    positions: torch.Tensor,
-    entry_slots: torch.Tensor,
-    norm_weight: torch.Tensor,
-    norm_eps: float,
-    cos_sin: torch.Tensor,
-    cache: torch.Tensor,
-    page_entries: int,
-    ratio: int,
-) -> None:
-    """Run :func:`compress` for attention keys and store them in the latent cache.
+def _compress_into(
+    dim: int, store: Callable[[torch.Tensor, torch.Tensor, int, torch.Tensor], None]
+) -> Callable[..., None]:
+    """An operator that runs :func:`compress` and stores what it gives.
 
     Args:
-        state_cache: see :func:`compress`.
-        window_slots: see :func:`compress`.
-        positions: see :func:`compress`.
-        entry_slots: see :func:`compress`.
-        norm_weight: see :func:`compress`, ``[512]``.
-        norm_eps: see :func:`compress`.
-        cos_sin: see :func:`compress`.
-        cache: uint8 ``[pages, bytes]``, changed in place.
-        page_entries: entries in one page of the cache.
-        ratio: see :func:`compress`.
+        dim: channels of one entry.
+        store: writes entries into a cache: cache, slots, entries in one page, values.
+
+    Returns:
+        The operator. Its arguments are those of :func:`compress`, ``norm_weight`` being ``[dim]``, and before
+        ``ratio`` the cache, uint8 ``[pages, bytes]``, changed in place, and the entries in one of its pages.
     """
-    done = compress(
-        state_cache, window_slots, positions, entry_slots, norm_weight, norm_eps, cos_sin, ratio, LATENT_DIM
-    )
-    store_latents(cache, done.slots, page_entries, done.values)
+
+    def run(
+        state_cache: torch.Tensor,
+        window_slots: torch.Tensor,
+        positions: torch.Tensor,
+        entry_slots: torch.Tensor,
+        norm_weight: torch.Tensor,
+        norm_eps: float,
+        cos_sin: torch.Tensor,
+        cache: torch.Tensor,
+        page_entries: int,
+        ratio: int,
+    ) -> None:
+        done = compress(
+            state_cache, window_slots, positions, entry_slots, norm_weight, norm_eps, cos_sin, ratio, dim
+        )
+        store(cache, done.slots, page_entries, done.values)
+
+    return run
 
 
-def compress_into_indexer_keys(
-    state_cache: torch.Tensor,
-    window_slots: torch.Tensor,
-    positions: torch.Tensor,
-    entry_slots: torch.Tensor,
-    norm_weight: torch.Tensor,
-    norm_eps: float,
-    cos_sin: torch.Tensor,
-    cache: torch.Tensor,
-    page_entries: int,
-    ratio: int,
-) -> None:
-    """Run :func:`compress` for indexer keys and store them in the indexer cache.
-
-    Args:
-        state_cache: see :func:`compress`.
-        window_slots: see :func:`compress`.
-        positions: see :func:`compress`.
-        entry_slots: see :func:`compress`.
-        norm_weight: see :func:`compress`, ``[128]``.
-        norm_eps: see :func:`compress`.
-        cos_sin: see :func:`compress`.
-        cache: uint8 ``[pages, bytes]``, changed in place.
-        page_entries: entries in one page of the cache.
-        ratio: see :func:`compress`.
-    """
-    done = compress(
-        state_cache, window_slots, positions, entry_slots, norm_weight, norm_eps, cos_sin, ratio, INDEXER_DIM
-    )
-    store_indexer_keys(cache, done.slots, page_entries, done.values)
+compress_into_latents = _compress_into(LATENT_DIM, store_latents)
+compress_into_indexer_keys = _compress_into(INDEXER_DIM, store_indexer_keys)

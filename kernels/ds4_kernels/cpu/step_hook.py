@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
-from ds4_kernels.step_recorder import StepRow, count_decodes
+from ds4_kernels.step_recorder import StepRow, count_decodes, rows_of
 
 
 class StepWatcher(Protocol):
@@ -35,11 +35,7 @@ def install_step_hook(watch: StepWatcher) -> None:
         built = build(self, *args, **kwargs)
         scheduled = kwargs.get("num_scheduled_tokens")
         if scheduled is not None:  # else a dummy run
-            batch = self.input_batch
-            rows = [
-                StepRow(request, row, scheduled[request], int(batch.num_computed_tokens_cpu[row]))
-                for row, request in enumerate(batch.req_ids[: batch.num_reqs])
-            ]
+            rows = rows_of(self.input_batch, scheduled)
             watch(time.time(), rows, count_decodes(built[0]))
         return built
 
