@@ -36,7 +36,7 @@ CONTRACTS_ARGS ?=
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help simulate install install-serving qualify qualify-gpu wheels wheels-cuda base-image image qualify-image publish test test-slow test-browser test-registry test-engine test-images contracts-released bench bench-judge bench-client bench-kernels lint format clean field-cases
+.PHONY: help simulate install install-serving install-engine qualify qualify-gpu wheels wheels-cuda base-image image qualify-image publish test test-slow test-browser test-registry test-engine test-images contracts-released bench bench-judge bench-client bench-kernels lint format clean field-cases
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20

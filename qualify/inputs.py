@@ -16,7 +16,7 @@ from qualify.scenario import Profile, Scenario
 from qualify.scenario.reading import ScenarioFile, read_scenario
 from qualify.serving.room import GPU_SHARE, GPU_SHARE_DEFAULT, gpu_shares
 from qualify.variants import read_release_file
-from qualify.yamlsource import Located, Problem, Source, parse, refuse
+from qualify.yamlsource import Located, Problem, Source, parse, parse_or_refuse, refuse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +73,7 @@ def read_inputs(
     """
     path = location / "release.yaml" if location.is_dir() else location
     source, texts = read_release_file(path)
-    release = parse(source, Release)
-    if isinstance(release, list):
-        # Without a release nothing else can be found.
-        refuse(release)
-        raise AssertionError
+    release = parse_or_refuse(source, Release)  # without it nothing else can be found
     home = path.parent
     chosen = profile or release.profile
     problems: list[Problem] = []

@@ -24,7 +24,7 @@ from qualify.registry.attach import Attachment, attach_as_referrer, attach_by_ta
 from qualify.registry.client import Manifest, Registry
 from qualify.registry.promote import End, copy_content, source_manifest
 from qualify.registry.reference import Reference, Repository, check_tag, parse_reference
-from qualify.yamlsource import Source, parse, refuse
+from qualify.yamlsource import Source, parse_or_refuse
 
 
 class NotQualifiedError(QualifyError):
@@ -86,11 +86,7 @@ def read_publication_policy(path: Path | None) -> PublicationPolicy:
     """
     if path is None:
         return PublicationPolicy(format="qualify/publication/1", name="default")
-    parsed = parse(Source(path), PublicationPolicy)
-    if isinstance(parsed, list):
-        refuse(parsed)
-        raise UsageError("the publication policy is wrong", where=str(path))
-    return parsed
+    return parse_or_refuse(Source(path), PublicationPolicy)
 
 
 def publish(publication: Publication, say: Callable[[str], None]) -> Published:

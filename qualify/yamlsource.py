@@ -228,13 +228,39 @@ def _sentence(location: Location, message: str, kind: str) -> str:
     return f"{key}: {text}" if key else text
 
 
+def parse_or_refuse(source: Located, model: type[Model]) -> Model:
+    """Checks a file against its type, where nothing else is left to be checked with it.
+
+    Args:
+        source: The file.
+        model: The type.
+
+    Returns:
+        The value.
+
+    Raises:
+        UsageError: Lists every complaint that the type has about the file.
+    """
+    parsed = parse(source, model)
+    if isinstance(parsed, list):
+        raise _refusal(parsed)
+    return parsed
+
+
 def refuse(problems: list[Problem]) -> None:
     """Raises one error that lists all problems; does nothing where there are none.
+
+    Args:
+        problems: All that was found wrong.
 
     Raises:
         UsageError: There is at least one problem.
     """
     if problems:
-        lines = "\n".join(f"  {problem.where}: {problem.what}" for problem in problems)
-        noun = "problem" if len(problems) == 1 else "problems"
-        raise UsageError(f"{len(problems)} {noun} before anything was started:\n{lines}")
+        raise _refusal(problems)
+
+
+def _refusal(problems: list[Problem]) -> UsageError:
+    lines = "\n".join(f"  {problem.where}: {problem.what}" for problem in problems)
+    noun = "problem" if len(problems) == 1 else "problems"
+    return UsageError(f"{len(problems)} {noun} before anything was started:\n{lines}")

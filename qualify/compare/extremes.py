@@ -6,8 +6,7 @@ to fail before it speaks:
 - *a long tail*: the floor's tail goes on as a power law (the heaviest kind that extreme-value theory knows;
   Hill, Ann. Statist. 3, 1975), with its exponent at the upper end of what the floor allows;
 - *a rare jump*: right servers jump that far now and then, and the baseline's runs happened not to, at
-whatever
-  rate makes this most likely (an unconditional test in the sense of Barnard, Biometrika 34, 1947).
+  whatever rate makes this most likely (an unconditional test in the sense of Barnard, Biometrika 34, 1947).
 
 Requests are counted, not positions: a jump may last for the rest of its request.
 """

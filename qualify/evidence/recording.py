@@ -29,7 +29,7 @@ from qualify.serving.probes.reading import read_probes
 from qualify.serving.steps import StepLog
 from qualify.steps import Step, StepCollector, StepTable, collect_steps
 from qualify.transcript import Arm, RunKey, Transcript, read_transcripts
-from qualify.yamlsource import Source, parse, refuse
+from qualify.yamlsource import Source, parse_or_refuse
 
 
 def read_record(bundle: Bundle) -> RunRecord:
@@ -212,8 +212,4 @@ def read_policy_file(path: Path | None) -> tuple[Policy, str]:
     if path is None:
         policy = Policy(format="qualify/policy/1", name="default")
         return policy, sha256_value(policy.model_dump(mode="json"))
-    parsed = parse(Source(path), Policy)
-    if isinstance(parsed, list):
-        refuse(parsed)
-        raise UsageError("the policy is wrong", where=str(path))
-    return parsed, sha256_file(path)
+    return parse_or_refuse(Source(path), Policy), sha256_file(path)

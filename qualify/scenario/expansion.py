@@ -44,6 +44,8 @@ class Expansion:
         data: Plain data of one `qualify.scenario.Scenario`.
         problems: What could not be written out.
         texts: Every file that was read, by its path within the scenario's folder.
+        origins: For each value that was read or made, the file that it comes from and its place there, by its
+            location in `data`. Every error's place comes from here.
     """
 
     data: dict[str, Any] = field(default_factory=dict)
