@@ -21,6 +21,7 @@ from qualify.transcript import Arm, Decode
 
 _MOST_REQUESTS = 80
 _LEAST_LABEL_PT = 9.0
+"""Between two names of scenarios; one that would lie nearer to the name above it is only in the table."""
 _WAITING, _DECODING = Ink.HEAT3, Ink.CANDIDATE
 _LANE = 2.0
 """Height of the lane of requests that are not judged, in judged requests."""
@@ -152,8 +153,12 @@ def _panel(axes: Axes, run: RunTable, heads: Sequence[RequestHead], height_pt: f
     axes.set_ylim(lines, 0)
     axes.set_title(str(run.key), loc="left")
     groups = _groups(heads)
-    tall = [group for group in groups if (group[1] - group[0]) * height_pt / lines >= _LEAST_LABEL_PT]
-    axes.set_yticks([(first + last) / 2 for first, last, _ in tall], [label(name, 20) for *_, name in tall])
+    named: list[tuple[float, str]] = []
+    for first, last, name in groups:
+        middle = (first + last) / 2
+        if not named or (middle - named[-1][0]) * height_pt / lines >= _LEAST_LABEL_PT:
+            named.append((middle, label(name, 20)))
+    axes.set_yticks([middle for middle, _ in named], [name for _, name in named])
     for _, last, _ in groups:
         axes.axhline(last, color=str(Ink.GRID), lw=0.8)
     axes.tick_params(axis="y", length=0, labelsize=9)
