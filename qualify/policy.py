@@ -64,16 +64,6 @@ class DecisionPolicy(Strict):
     negligible_kld: Annotated[float, Field(ge=0)] = 0.00024
 
 
-class ControlPolicy(Strict):
-    """Whether a control must be caught.
-
-    Attributes:
-        required: Without a caught control nothing is qualified.
-    """
-
-    required: Literal[True] = True
-
-
 class CoveragePolicy(Strict):
     """What the run must really have reached, by measurement.
 
@@ -153,7 +143,6 @@ class Policy(Strict):
         name: Name of the policy.
         floor: How well the baseline's noise must be known.
         decision: Error rates.
-        control: The control.
         coverage: What must have been reached.
         probes: From when on what probes measured counts.
         waivers: Accepted findings. A waiver turns a defect into a waived finding, never missing evidence
@@ -164,7 +153,6 @@ class Policy(Strict):
     name: Name
     floor: FloorPolicy = FloorPolicy()
     decision: DecisionPolicy = DecisionPolicy()
-    control: ControlPolicy = ControlPolicy()
     coverage: CoveragePolicy = CoveragePolicy()
     probes: ProbePolicy = ProbePolicy()
     waivers: Annotated[tuple[Waiver, ...], Field(strict=False)] = ()

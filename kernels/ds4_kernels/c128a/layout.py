@@ -144,20 +144,6 @@ class Builder(Protocol):
         """Write one step's metadata."""
 
 
-def capacity_for(max_model_len: int, compress_ratio: int = 128) -> int:
-    """Give the row width that vLLM allocates.
-
-    Args:
-        max_model_len: longest context served, in tokens.
-        compress_ratio: tokens per entry.
-
-    Returns:
-        Entries of the longest context, rounded up to a multiple of 128.
-    """
-    entries = -(-max_model_len // compress_ratio)
-    return -(-entries // ALIGNMENT) * ALIGNMENT
-
-
 def active_width(max_seq_len: int, capacity: int, compress_ratio: int = 128) -> int:
     """Give the fewest columns a step has to initialise.
 

@@ -7,7 +7,6 @@ from ds4_kernels.c128a.layout import (
     Buffers,
     ViewDesign,
     active_width,
-    capacity_for,
     result_views,
     validate,
 )
@@ -38,7 +37,6 @@ def batch(**changes) -> Batch:
     ],
 )
 def test_the_window_in_which_the_packed_width_differs(max_model_len, capacity, longest_that_shows):
-    assert capacity_for(max_model_len) == capacity
     if longest_that_shows is None:
         assert active_width(max_model_len, capacity) == capacity
         return
@@ -51,10 +49,6 @@ def test_the_window_in_which_the_packed_width_differs(max_model_len, capacity, l
 )
 def test_active_width_is_a_power_of_two_from_128_on(longest, width):
     assert active_width(longest, 8192) == width
-
-
-def test_capacity_is_rounded_up_to_128():
-    assert [capacity_for(length) for length in (1, 16_385, 20_000)] == [128, 256, 256]
 
 
 def test_views_keep_the_capacity_stride_in_both_designs():
