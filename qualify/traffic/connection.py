@@ -88,6 +88,8 @@ async def post(url: str, path: str, headers: dict[str, str], body: bytes, reader
     message = "\r\n".join([*head, "", ""]).encode("ascii") + body
     loop = asyncio.get_running_loop()
     exchange = _Exchange(message, reader, loop.create_future())
+    # a caller that is cancelled while it connects never asks how the exchange ended
+    exchange.ended.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     try:
         await loop.create_connection(lambda: exchange, parts.hostname or "", parts.port or 80)
     except ConnectionRefusedError:
