@@ -42,8 +42,8 @@ def locate(aligned: Aligned, placement: Placement, scope: str, negligible: float
     that matters, any difference that does is enough.
 
     A wrong step leaves wrong entries in the request's own KV cache, so its later tokens differ whatever row
-    computes them: with a quiet floor the row of the first differing token is named, otherwise the row that
-    computed most of the request's tokens beyond the floor.
+    computes them: with a quiet floor the row of the first differing token that has one is named, else the row
+    that computed most of the request's tokens beyond the floor.
 
     Args:
         aligned: The run beside the baseline's.
@@ -65,9 +65,11 @@ def locate(aligned: Aligned, placement: Placement, scope: str, negligible: float
         positions += len(beyond)
         if not len(beyond):
             beyond = start + np.argmax(score[start:end], keepdims=True)
-        own = aligned.own[beyond[:1] if largest == 0 else beyond]
+        own = aligned.own[beyond]
         computed = placement.row[own[own >= 0]]
         computed = computed[computed != UNKNOWN]
+        if largest == 0:
+            computed = computed[:1]
         if len(computed):
             rows.add(int(np.bincount(computed).argmax()))
     names = [aligned.heads[number][-1].request_id for number in np.flatnonzero(hit).tolist()]
