@@ -69,30 +69,69 @@ class Weights:
         return torch.from_numpy(generator.standard_normal(tuple(shape), dtype=np.float32))
 
     def linear(self, name: str, outputs: int, inputs: int, gain: float = 1.0) -> None:
-        """Add a bfloat16 matrix that keeps unit variance, times a gain."""
+        """Add a bfloat16 matrix that keeps unit variance, times a gain.
+
+        Args:
+            name: the tensor is ``name.weight``, ``[outputs, inputs]``.
+            outputs: rows.
+            inputs: columns.
+            gain: standard deviation of an output for inputs of unit variance.
+        """
         weight = self._normal(name, (outputs, inputs)) * (gain / inputs**0.5)
         self.tensors[f"{name}.weight"] = weight.to(torch.bfloat16)
 
     def projection(self, name: str, outputs: int, inputs: int, gain: float = 1.0) -> None:
-        """Add a matrix of the kind that released checkpoints quantise; here it is like any other."""
+        """Add a matrix of the kind that released checkpoints quantise; here it is like any other.
+
+        Args:
+            name: see :meth:`linear`.
+            outputs: rows.
+            inputs: columns.
+            gain: see :meth:`linear`.
+        """
         self.linear(name, outputs, inputs, gain)
 
     def norm(self, name: str, size: int, gain: float = 1.0) -> None:
-        """Add a bfloat16 RMS norm weight around a gain."""
+        """Add a bfloat16 RMS norm weight around a gain.
+
+        Args:
+            name: the tensor is ``name.weight``, ``[size]``.
+            size: channels.
+            gain: mean of the weights; they deviate from it by a tenth.
+        """
         weight = gain * (1 + 0.1 * self._normal(name, (size,)))
         self.tensors[f"{name}.weight"] = weight.to(torch.bfloat16)
 
     def float32(self, name: str, *shape: int, gain: float = 1.0) -> None:
-        """Add a float32 tensor."""
+        """Add a float32 tensor of normal values.
+
+        Args:
+            name: the tensor's name.
+            shape: its shape.
+            gain: their standard deviation.
+        """
         self.tensors[name] = self._normal(name, shape) * gain
 
     def expert_table(self, name: str, tokens: int, experts: int, chosen: int) -> None:
-        """Add an int32 table of different experts for each token id."""
+        """Add an int32 table of different experts for each token id.
+
+        Args:
+            name: the tensor is ``name``, ``[tokens, chosen]``.
+            tokens: size of the vocabulary.
+            experts: experts to choose from.
+            chosen: different experts of each token.
+        """
         order = self._normal(name, (tokens, experts)).argsort(dim=1, stable=True)
         self.tensors[name] = order[:, :chosen].to(torch.int32).contiguous()
 
     def constant(self, name: str, value: float, *shape: int) -> None:
-        """Add a constant float32 tensor."""
+        """Add a constant float32 tensor.
+
+        Args:
+            name: the tensor's name.
+            value: every one of its values.
+            shape: its shape.
+        """
         self.tensors[name] = torch.full(shape, value)
 
 
@@ -119,6 +158,12 @@ class BlockScaledWeights(Weights):
         """Add an FP8 matrix that keeps unit variance, times a gain, and ``[outputs/128, inputs/128]`` scales.
 
         The scale is the nearest power of two, which is exact in the ue8m0 format that the GPU's kernels use.
+
+        Args:
+            name: the matrix is ``name.weight``, ``[outputs, inputs]``.
+            outputs: rows.
+            inputs: columns.
+            gain: see :meth:`linear`.
         """
         deviation = gain / inputs**0.5
         scale = 2.0 ** round(math.log2(deviation))

@@ -29,10 +29,11 @@ LEAST_TAIL = 5
 """Fewer tail positions than this say nothing about the tail."""
 
 CONFIDENCE = 0.99
-"""Upper confidence limit taken for the tail's exponent."""
+"""Upper confidence limit taken for the tail's exponent; a convention, on the side of right servers."""
 
 STEPS_BEYOND = (2.0, 4.0, 8.0, 16.0)
-"""Thresholds tried, in multiples of the largest floor distance."""
+"""Thresholds tried, in multiples of the largest floor distance. Doubling is a convention; p is multiplied by
+their number."""
 
 HEAVIEST = 1.0
 """Tail exponent taken where the floor is too thin to tell its own: from it on a power law has no mean."""

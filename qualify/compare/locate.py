@@ -15,7 +15,8 @@ from qualify.compare.rules import RUN
 Floats = npt.NDArray[np.float64]
 
 CHANCE = 0.05
-"""Right positions of a whole run that may lie beyond the threshold of a single position, on average."""
+"""Right positions of a whole run that may lie beyond the threshold of a single position, on average. A
+convention: what is located is told, and decides nothing."""
 
 
 @dataclass(frozen=True, slots=True)

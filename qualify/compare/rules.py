@@ -106,6 +106,9 @@ def weigh(summary: Summary, scope: str, limits: Limits) -> tuple[Evidence, ...]:
         summary: The run beside the baseline's.
         scope: `RUN`, or the scenario that was summarised.
         limits: Error rate and ceiling.
+
+    Returns:
+        What each rule says, in a fixed order; one that fired found the subject beyond the noise.
     """
     asked = (exact_rule, shift_rule, tail_rule, extreme_rule, ceiling_rule)
     return tuple(rule(summary, scope, limits) for rule in asked)
@@ -118,6 +121,13 @@ def quiet_limit(summary: Summary, limits: Limits) -> float | None:
     Where they are identical any difference counts. Otherwise it must matter, and lie beyond all that this
     noise would reach if its tail went on as a power law, at the error rate of one test: that of `extreme`,
     which says nothing where the floor is quiet.
+
+    Args:
+        summary: The run beside the baseline's.
+        limits: Error rate of one test, and the nats below which no difference matters.
+
+    Returns:
+        Nats; 0 where the baseline's runs are identical.
     """
     if summary.exact:
         return 0.0
@@ -134,6 +144,14 @@ def exact_rule(summary: Summary, scope: str, limits: Limits) -> Evidence:
 
     It takes a server that never differed for one that cannot. The p beside it, which decides nothing, is the
     chance that right servers which differ now and then would show this.
+
+    Args:
+        summary: The run, or one scenario of it, beside the baseline's.
+        scope: `RUN`, or the scenario that was summarised.
+        limits: For where a quiet floor ends (see `quiet_limit`).
+
+    Returns:
+        Hits are the requests beyond the limit, which is in nats; 0 hits and no p where the floor is noisy.
     """
     limit = quiet_limit(summary, limits)
     hits = int((summary.beyond > limit).sum()) if limit is not None else 0
@@ -149,7 +167,16 @@ def exact_rule(summary: Summary, scope: str, limits: Limits) -> Evidence:
 
 
 def shift_rule(summary: Summary, scope: str, limits: Limits) -> Evidence:
-    """Many requests a little farther away than the baseline's runs are from each other."""
+    """Many requests a little farther away than the baseline's runs are from each other.
+
+    Args:
+        summary: The run, or one scenario of it, beside the baseline's.
+        scope: `RUN`, or the scenario that was summarised.
+        limits: It fires at its error rate of one test, and only where the mean divergence in excess matters.
+
+    Returns:
+        Hits are the requests in which the subject is the farthest run, of those that decide.
+    """
     test = shift_test(summary.apart)
     return Evidence(
         rule="shift",
@@ -163,7 +190,16 @@ def shift_rule(summary: Summary, scope: str, limits: Limits) -> Evidence:
 
 
 def tail_rule(summary: Summary, scope: str, limits: Limits) -> Evidence:
-    """The most extreme requests of all runs are the subject's; what does not matter is taken for equal."""
+    """The most extreme requests of all runs are the subject's; what does not matter is taken for equal.
+
+    Args:
+        summary: The run, or one scenario of it, beside the baseline's.
+        scope: `RUN`, or the scenario that was summarised.
+        limits: It fires at its error rate of one test; peaks that do not matter count as 0.
+
+    Returns:
+        Hits are the subject's among the requests that decide.
+    """
     test = tail_test(np.where(summary.peak < limits.negligible, 0.0, summary.peak))
     return Evidence(
         rule="tail",
@@ -177,7 +213,16 @@ def tail_rule(summary: Summary, scope: str, limits: Limits) -> Evidence:
 
 
 def extreme_rule(summary: Summary, scope: str, limits: Limits) -> Evidence:
-    """Several requests go far beyond everything that a noisy floor shows."""
+    """Several requests go far beyond everything that a noisy floor shows (see `qualify.compare.extremes`).
+
+    Args:
+        summary: The run, or one scenario of it, beside the baseline's.
+        scope: `RUN`, or the scenario that was summarised.
+        limits: It fires at its error rate of one test; peaks that do not matter count as 0.
+
+    Returns:
+        Hits are the requests beyond the threshold that decided.
+    """
     matters = np.where(summary.beyond < limits.negligible, 0.0, summary.beyond)
     tail = summary.tail if quiet_limit(summary, limits) is None else None
     test = extreme_test(tail, matters, summary.watched, summary.floor_watched)
@@ -193,7 +238,16 @@ def extreme_rule(summary: Summary, scope: str, limits: Limits) -> Evidence:
 
 
 def ceiling_rule(summary: Summary, scope: str, limits: Limits) -> Evidence:
-    """A request is beyond the ceiling. Void where the baseline's own runs are beyond it."""
+    """A request is beyond the ceiling. Void where the baseline's own runs are beyond it.
+
+    Args:
+        summary: The run, or one scenario of it, beside the baseline's.
+        scope: `RUN`, or the scenario that was summarised.
+        limits: Its ceiling, nats in the mean of a request's tokens.
+
+    Returns:
+        Hits are the requests beyond the ceiling; no p, since no chance is reckoned.
+    """
     hits = int((summary.total[:, -1] > limits.ceiling).sum())
     floor = int((summary.total[:, :-1] > limits.ceiling).any(axis=1).sum())
     return Evidence(

@@ -16,7 +16,9 @@ Mask = npt.NDArray[np.bool_]
 Change = Callable[[Distances], Distances]
 
 WILD = 1.0
-"""Nats that one position counts at most towards the ceiling: one wild position is not a whole request."""
+"""Nats that one position counts at most towards the ceiling: one wild position is not a whole request. One
+nat is a convention: it lies far above what noise does to a position (means of a few thousandths) and lets one
+position in six be as wild before a request of any length reaches the default ceiling."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

