@@ -18,9 +18,7 @@ QUIET = {
     "a ten-thousandth of the noise": Noise(factor=1e-4),
     "a 50th of the noise, where it begins to matter": Noise(factor=0.02),
     "a 500th of the noise, heavier tails (3 degrees)": Noise(factor=0.002, degrees=3),
-    "a 500th of it in 1 of 200 positions, else exact (3 degrees)": Noise(
-        factor=0.002, degrees=3, quiet=0.995
-    ),
+    "a 500th of it in 1 of 200 positions (3 degrees)": Noise(factor=0.002, degrees=3, quiet=0.995),
 }
 """Noise that matters nowhere, or hardly anywhere: the floor is quiet in many runs and noisy in the others."""
 
@@ -86,7 +84,7 @@ def faulty_settings(recorded: Recorded) -> list[Setting]:
         ("packed stride, heavier tails (4 degrees)", Synthetic(Noise(degrees=4), sizes), DEFAULT, PACKED),
         ("packed stride, a tenth of the noise", Synthetic(Noise(factor=0.1), sizes), DEFAULT, PACKED),
         *(
-            (f"packed stride on 3% of the rows, {name}", Synthetic(noise, sizes), DEFAULT, Fault(share=0.03))
+            (f"packed on 3% of the rows, {name}", Synthetic(noise, sizes), DEFAULT, Fault(share=0.03))
             for name, noise in QUIET.items()
         ),
     ]
