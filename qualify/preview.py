@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from qualify.armcommand import arm_command, arm_container, in_container
 from qualify.inputs import Inputs
-from qualify.serving.arms import ServerCommand, ranks_of, server_command
-from qualify.serving.docker import EVIDENCE_AT, MODEL_AT, Serving, container_spec
+from qualify.serving.arms import ServerCommand
+from qualify.serving.docker import container_spec
 from qualify.transcript import Arm
 
 NOT_COMPOSED = "not composed yet"
@@ -71,44 +72,28 @@ def preview(inputs: Inputs, model: Path, image: str = NOT_COMPOSED) -> tuple[Arm
         in the run's bundle.
     """
     arms = inputs.release.arms.configured()
-    docker = inputs.release.serving.launcher == "docker"
+    contained = in_container(inputs)
     previews = []
     for arm, configuration in arms.items():
-        directory = _BUNDLE / "arms" / arm
-        command = server_command(
-            inputs.release,
-            arm,
-            model=MODEL_AT if docker else model,
-            home=inputs.home.absolute(),
-            arm_directory=EVIDENCE_AT if docker else directory,
-            port=0,
-        )
+        command = arm_command(inputs, arm, model=model, directory=_BUNDLE / "arms" / arm, port=0)
         plain = ArmPreview(
             arm=arm,
             fault=configuration.fault,
             command=command.shell,
             argv=command.argv,
             environment=command.environment,
-            directory="" if docker else str(command.cwd),
+            directory="" if contained else str(command.cwd),
         )
-        previews.append(_contained(plain, inputs, command, model, image) if docker else plain)
+        previews.append(_contained(plain, inputs, command, model, image) if contained else plain)
     return tuple(previews)
 
 
 def _contained(
     plain: ArmPreview, inputs: Inputs, command: ServerCommand, model: Path, image: str
 ) -> ArmPreview:
-    spec = container_spec(
-        Serving(
-            image=image,
-            arm=plain.arm,
-            model=model,
-            directory=_BUNDLE / "arms" / plain.arm,
-            limits=inputs.release.serving.container,
-            ranks=ranks_of(inputs.release, plain.arm),
-        ),
-        command,
-    )
+    directory = _BUNDLE / "arms" / plain.arm
+    container = arm_container(inputs, plain.arm, image=image, model=model, directory=directory)
+    spec = container_spec(container, command)
     return ArmPreview(
         arm=plain.arm,
         fault=plain.fault,

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from qualify.armcommand import arm_command, arm_container
 from qualify.errors import EvidenceError, InterruptedRunError
 from qualify.evidence.bundle import PREFIXES, Bundle
 from qualify.inputs import Inputs
@@ -15,11 +16,10 @@ from qualify.plan import PlannedArm
 from qualify.planning import Planned
 from qualify.record import ArmRecord, ArmState, PrefixCache
 from qualify.reporting.progress import Progress, minutes
-from qualify.serving.arms import ServerCommand, server_command
+from qualify.serving.arms import ServerCommand
 from qualify.serving.attach import AttachLauncher
 from qualify.serving.configuration import keep_configuration
-from qualify.serving.docker import EVIDENCE_AT, MODEL_AT, DockerLauncher
-from qualify.serving.docker import Serving as ContainerServing
+from qualify.serving.docker import DockerLauncher
 from qualify.serving.launcher import Launcher, Server
 from qualify.serving.probes.sampler import Sampler, sampled
 from qualify.serving.process import ProcessLauncher, free_ports
@@ -206,29 +206,17 @@ def _forced(bundle: Bundle) -> dict[str, tuple[int, ...]]:
 def _launcher(stage: Stage, arm: PlannedArm, directory: Path, port: int | None) -> Launcher:
     if arm.url is not None:
         return AttachLauncher(arm.url)
-    image, serving = stage.planned.image, stage.inputs.release.serving
+    inputs, image, model = stage.inputs, stage.planned.image, stage.planned.model
+    stop_within_s = inputs.release.serving.stop_within_s
 
     def command(chosen: int) -> ServerCommand:
-        return server_command(
-            stage.inputs.release,
-            arm.arm,
-            model=MODEL_AT if image else stage.planned.model,
-            home=stage.inputs.home.absolute(),
-            arm_directory=EVIDENCE_AT if image else directory.absolute(),
-            port=chosen,
-        )
+        return arm_command(inputs, arm.arm, model=model, directory=directory.absolute(), port=chosen)
 
     if image is not None:
-        container = ContainerServing(
-            image=image.identity.reference,
-            arm=arm.arm,
-            model=stage.planned.model,
-            directory=directory,
-            limits=serving.container,
-            ranks=arm.ranks,
-        )
-        return DockerLauncher(container, command, stop_within_s=serving.stop_within_s, port=port)
-    return ProcessLauncher(command, log=directory / _LOG, stop_within_s=serving.stop_within_s, port=port)
+        reference = image.identity.reference
+        container = arm_container(inputs, arm.arm, image=reference, model=model, directory=directory)
+        return DockerLauncher(container, command, stop_within_s=stop_within_s, port=port)
+    return ProcessLauncher(command, log=directory / _LOG, stop_within_s=stop_within_s, port=port)
 
 
 def _show_wait(progress: Progress, arm: Arm, wait: WaitProgress) -> None:
