@@ -25,7 +25,11 @@ OTHERWISE: Mapping[ArmState, str] = {
 
 
 def check_arms(record: RunRecord) -> list[Finding]:
-    """One finding for each configured arm that did not serve to the end, and a note where it was repeated."""
+    """One finding for each configured arm that did not serve to the end, and a note where it was repeated.
+
+    Args:
+        record: The run record; an arm of which it says nothing was not started.
+    """
     findings = []
     for arm in record.expected_arms:
         entry = record.arms.get(arm) or ArmRecord(arm=arm, state=ArmState.NOT_STARTED)

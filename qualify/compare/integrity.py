@@ -112,7 +112,12 @@ def _missing_runs(record: RunRecord, arm: Arm, keys: Sequence[RunKey]) -> Findin
 
 
 def expected_in(record: RunRecord, key: RunKey) -> dict[str, ExpectedRequest]:
-    """Requests that a run must have, by id."""
+    """Requests that a run must have, by id.
+
+    Args:
+        record: The run record.
+        key: The run; where it decodes alone, only requests that are marked so.
+    """
     return {
         request.request_id: request
         for scenario in record.scenarios

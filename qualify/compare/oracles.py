@@ -115,7 +115,14 @@ def _trait(trait: str, scores: Scores, names: Sequence[str], limit: float) -> li
 
 
 def known_answers(record: RunRecord) -> dict[str, tuple[tuple[int, ...], ...]]:
-    """Judged requests whose answer is known, by id, with the ways to write it as token ids."""
+    """Judged requests whose answer is known.
+
+    Args:
+        record: The run record.
+
+    Returns:
+        By request's id, the ways to write its answer as token ids.
+    """
     return {
         request.request_id: request.answer_ids
         for scenario in record.scenarios
@@ -125,7 +132,13 @@ def known_answers(record: RunRecord) -> dict[str, tuple[tuple[int, ...], ...]]:
 
 
 def answers_right(run: RunTable, head: RequestHead, ways: Sequence[Sequence[int]]) -> bool:
-    """True where a request's tokens contain one way to write its answer."""
+    """True where a request's tokens contain one way to write its answer.
+
+    Args:
+        run: The run.
+        head: One of its requests.
+        ways: Ways to write the answer, each as token ids.
+    """
     return any(contains(run.token_ids[head.positions], way) for way in ways)
 
 

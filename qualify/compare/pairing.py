@@ -40,7 +40,11 @@ class Layout:
     asked: Indices
 
     def columns(self, run: int) -> list[int]:
-        """Columns of `distances` that compare a run with any other."""
+        """Columns of `distances` that compare a run with any other.
+
+        Args:
+            run: Index of the run; the subject is the last.
+        """
         return [column for column, pair in enumerate(self.pairs) if run in pair]
 
     @property
@@ -77,6 +81,9 @@ class Layout:
         """float64 [P], distance of a run to the nearest other run; NaN where none is comparable.
 
         The nearest and not the mean: one run that went astray must not make all others look far away.
+
+        Args:
+            run: Index of the run; the subject is the last.
         """
         return np.asarray(np.fmin.reduce(self.distances[:, self.columns(run)], axis=1))
 

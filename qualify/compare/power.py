@@ -21,6 +21,10 @@ ASSURED = 0.95
 def margin(sections: Sections, policy: DecisionPolicy) -> float | None:
     """How many times weaker the difference could have been and still be found.
 
+    Args:
+        sections: The candidate beside the baseline; the rules are asked again with it ever nearer.
+        policy: Gives the limits.
+
     Returns:
         The factor, to three digits; None where nothing is found at full strength, or where the floor is
         exactly zero, so that a difference of any size is found.

@@ -39,13 +39,28 @@ class Limits:
 
 
 def run_limits(policy: DecisionPolicy) -> Limits:
-    """Limits of the tests over all requests of a run or scenario."""
+    """Limits of the tests over all requests of a run or scenario.
+
+    Args:
+        policy: The error rate of a whole run is shared out: `RUN_SHARE` of it over `RUN_TESTS` tests.
+
+    Returns:
+        The error rate of one test; ceiling and what matters in nats, as the policy has them.
+    """
     test = policy.false_rejection * RUN_SHARE / RUN_TESTS
     return Limits(test, policy.ceiling_kld, policy.negligible_kld)
 
 
 def stratum_limits(policy: DecisionPolicy, strata: int) -> Limits:
-    """Limits of the tests within one of so many strata."""
+    """Limits of the tests within one of so many strata.
+
+    Args:
+        policy: `STRATA_SHARE` of the error rate of a whole run is shared out over all strata and their tests.
+        strata: How many there are in the run.
+
+    Returns:
+        The error rate of one test; ceiling and what matters in nats, as the policy has them.
+    """
     test = policy.false_rejection * STRATA_SHARE / (STRATUM_TESTS * max(strata, 1))
     return Limits(test, policy.ceiling_kld, policy.negligible_kld)
 
@@ -65,7 +80,11 @@ class Sections:
     parts: Mapping[str, Summary]
 
     def weaker(self, factor: float) -> Sections:
-        """The same with the subject so many times nearer to the baseline."""
+        """The same with the subject so many times nearer to the baseline.
+
+        Args:
+            factor: Its distances are divided by it; the baseline's own stay.
+        """
         parts = {name: part.weaker(factor) for name, part in self.parts.items()}
         return Sections(self.name, self.whole.weaker(factor), parts)
 

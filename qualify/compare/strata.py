@@ -62,7 +62,11 @@ def _by_step(placement: Placement, steps: StepTable) -> dict[str, Mask]:
 
 
 def since_prefill(steps: StepTable) -> npt.NDArray[np.int64]:
-    """int64 [S], decode steps since the last step with a prefill, this one included; large before any."""
+    """int64 [S], decode steps since the last step with a prefill, this one included; large before any.
+
+    Args:
+        steps: One arm's S steps, in the order in which they ran; all that are no decode step have a prefill.
+    """
     number = np.arange(len(steps.decode))
     last = np.maximum.accumulate(np.where(steps.decode, -len(number) - 1, number)) if len(number) else number
     return np.asarray(np.where(steps.decode, number - last, 0))

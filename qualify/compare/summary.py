@@ -82,11 +82,19 @@ class Summary:
         return float(known[:, self._mine].mean() - known[:, floor].mean()) if len(known) else 0.0
 
     def weaker(self, factor: float) -> Summary:
-        """The same with the subject `factor` times nearer to the baseline."""
+        """The same with the subject `factor` times nearer to the baseline.
+
+        Args:
+            factor: The subject's distances are divided by it; the baseline's own stay.
+        """
         return self._changed(lambda values: values / factor)
 
     def shifted(self, nats: float) -> Summary:
-        """The same with every request's mean distance from the baseline larger by `nats`."""
+        """The same with every request's mean distance from the baseline larger.
+
+        Args:
+            nats: Added to each mean distance of the subject from a run of the baseline.
+        """
         means = self.means.copy()
         means[:, self._mine] += nats
         return replace(self, means=means)
@@ -95,6 +103,10 @@ class Summary:
         """The same with one position in each of the first so many requests `nats` away from the baseline.
 
         Each farther than the one before: real faults make no equal distances, which the rules cannot rank.
+
+        Args:
+            requests: How many requests are struck.
+            nats: Distance of the first; that of the last of all requests would be twice as far.
         """
         number = np.arange(self.requests)
         hit, moved = number < requests, nats * (1 + number / max(self.requests, 1))

@@ -93,7 +93,12 @@ def _loops(tokens: npt.NDArray[np.int32], starts: Numbers, lengths: Numbers) -> 
 
 
 def contains(tokens: npt.NDArray[np.int32], answer: Sequence[int]) -> bool:
-    """True where the answer's tokens occur, in order and without a gap."""
+    """True where the answer's tokens occur, in order and without a gap.
+
+    Args:
+        tokens: int32 [T], what was generated.
+        answer: Token ids; none never occur.
+    """
     if not answer or len(tokens) < len(answer):
         return False
     windows = np.lib.stride_tricks.sliding_window_view(tokens, len(answer))

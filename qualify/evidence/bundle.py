@@ -93,15 +93,38 @@ class Bundle:
         return self.root / "arms" / arm
 
     def write(self, name: str, value: object) -> Path:
-        """Writes a value as canonical JSON, whole or not at all."""
+        """Writes a value as canonical JSON, whole or not at all.
+
+        Args:
+            name: Path within the bundle.
+            value: Anything that `qualify.evidence.digests.canonical_json` takes.
+
+        Returns:
+            The file.
+        """
         return self.write_bytes(name, canonical_json(value))
 
     def write_bytes(self, name: str, content: bytes) -> Path:
-        """Writes a file, whole or not at all."""
+        """Writes a file, whole or not at all.
+
+        Args:
+            name: Path within the bundle.
+            content: Its bytes.
+
+        Returns:
+            The file.
+        """
         return write_whole(self.root / name, content)
 
     def read(self, name: str, kind: type[Value]) -> Value:
         """Reads a JSON file back as a value of a type.
+
+        Args:
+            name: Path within the bundle.
+            kind: The type that it was written from.
+
+        Returns:
+            The value.
 
         Raises:
             EvidenceError: The file is missing or holds something else.
@@ -118,6 +141,9 @@ class Bundle:
 
     def transcripts(self, arm: Arm) -> dict[RunKey, Path]:
         """The arm's transcript files by run; one that was only begun is none.
+
+        Args:
+            arm: The arm.
 
         Raises:
             EvidenceError: A file is named like a transcript, but of no run.

@@ -12,7 +12,15 @@ ENTRIES_AT_LEAST = 128
 
 
 def capacity_entries(max_model_len: int, ratio: int) -> int:
-    """Row width of the preallocated buffers: ``round_up(ceil(max_model_len / ratio), 128)``."""
+    """Row width of the preallocated buffers: ``round_up(ceil(max_model_len / ratio), 128)``, as in vLLM.
+
+    Args:
+        max_model_len: Longest context that the server accepts, in tokens.
+        ratio: Tokens for each compressed entry.
+
+    Returns:
+        Entries.
+    """
     return math.ceil(math.ceil(max_model_len / ratio) / ENTRIES_AT_LEAST) * ENTRIES_AT_LEAST
 
 
@@ -37,6 +45,10 @@ def shows_up_to(max_model_len: int, ratio: int) -> int | None:
 
     The packed width is ``next_pow2(longest // ratio)``, at least 128 and at most capacity, so the rows differ
     while ``longest // ratio`` is at most the largest power of two below capacity.
+
+    Args:
+        max_model_len: Longest context that the server accepts, in tokens.
+        ratio: Tokens for each compressed entry.
 
     Returns:
         Tokens; None where it never differs.
