@@ -142,7 +142,7 @@ def answers_replayed(
         name="judged tokens of the candidate that a replay computed",
         reached=f"{replayed} of {tokens} ({replayed / tokens:.1%})"
         + (f", fewest in {least.scenario} ({least.replayed / least.tokens:.1%})" if len(judged) > 1 else ""),
-        required=f"at least {share:.1%} wherever the control can act" if asked else "",
+        required=f"{share:.1%} where the control can act" if asked else "",
         satisfied=all(item.replayed >= share * item.tokens for item in asked) if asked else None,
         how=STEP_LOG,
     )
