@@ -63,6 +63,8 @@ class Layout:
         Args:
             mask: bool [P], positions to keep.
         """
+        if mask.all():
+            return self
         kept = (
             np.add.reduceat(mask, self.starts[:-1], dtype=np.int64)
             if len(self.starts) > 1
@@ -85,7 +87,11 @@ class Layout:
         Args:
             run: Index of the run; the subject is the last.
         """
-        return np.asarray(np.fmin.reduce(self.distances[:, self.columns(run)], axis=1))
+        first, *others = self.columns(run)
+        nearest = self.distances[:, first].copy()
+        for column in others:
+            np.fmin(nearest, self.distances[:, column], out=nearest)
+        return nearest
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -135,19 +135,8 @@ def summarise(layout: Layout, run_largest: float | None = None) -> Summary:
         run_largest: Largest distance of the whole run's floor, where the layout is a part of it.
     """
     known = ~np.isnan(layout.distances)
-    comparable = known[:, layout.columns(layout.runs - 1)].sum(axis=1)
-    # With one baseline run left to compare with, that run's jump looks like the subject's.
-    watched = np.where(comparable == 0, 0.0, np.where(comparable == 1, 2.0, 1.0))
-    floor_runs = np.zeros(len(known))
-    for run in range(layout.runs - 1):
-        others = [column for column in layout.floor_columns if run in layout.pairs[column]]
-        floor_runs += known[:, others].any(axis=1)
-    peak, total = np.empty((2, len(layout.asked), layout.runs))
-    for run in range(layout.runs):
-        nearest = np.nan_to_num(layout.nearest(run))
-        peak[:, run] = _per_request(nearest, layout, np.maximum)
-        tame = np.minimum(nearest, WILD)
-        total[:, run] = _per_request(tame, layout, np.add) / np.maximum(layout.asked, 1)
+    watched, floor_watched = _watched(layout, known)
+    peak, total = _extremes(layout)
     floor = layout.distances[:, layout.floor_columns][known[:, layout.floor_columns]]
     largest = float(floor.max()) if len(floor) else 0.0
     return Summary(
@@ -156,13 +145,36 @@ def summarise(layout: Layout, run_largest: float | None = None) -> Summary:
         peak=peak,
         total=total,
         beyond=peak[:, -1].copy(),
-        watched=_per_request(watched, layout, np.add),
-        floor_watched=_per_request(floor_runs, layout, np.add),
+        watched=watched,
+        floor_watched=floor_watched,
         tail=fit_tail(floor),
         floor_largest=largest,
         floor_positions=len(floor),
         run_largest=largest if run_largest is None else max(largest, run_largest),
     )
+
+
+def _watched(layout: Layout, known: Mask) -> tuple[Distances, Distances]:
+    """Positions of each request at which the subject, and at which the baseline's runs, could be compared."""
+    comparable = known[:, layout.columns(layout.runs - 1)].sum(axis=1, dtype=np.int32)
+    # With one baseline run left to compare with, that run's jump looks like the subject's.
+    watched = np.where(comparable == 0, 0.0, np.where(comparable == 1, 2.0, 1.0))
+    floor_runs = np.zeros(len(known))
+    for run in range(layout.runs - 1):
+        others = [column for column in layout.floor_columns if run in layout.pairs[column]]
+        floor_runs += known[:, others].any(axis=1)
+    return _per_request(watched, layout, np.add), _per_request(floor_runs, layout, np.add)
+
+
+def _extremes(layout: Layout) -> tuple[Distances, Distances]:
+    """Largest and mean distance of each run to the nearest other: two of [U, runs]."""
+    peak, total = np.empty((2, len(layout.asked), layout.runs))
+    for run in range(layout.runs):
+        nearest = np.nan_to_num(layout.nearest(run), copy=False)
+        peak[:, run] = _per_request(nearest, layout, np.maximum)
+        np.minimum(nearest, WILD, out=nearest)
+        total[:, run] = _per_request(nearest, layout, np.add) / np.maximum(layout.asked, 1)
+    return peak, total
 
 
 def _means(layout: Layout, known: Mask) -> Distances:
