@@ -79,6 +79,7 @@ def signalled(*given):
     return real(*given)
 
 setattr(pipeline, stage, signalled)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have jobs in the background ignore it
 sys.argv = ["qualify", *words]
 main()
 """

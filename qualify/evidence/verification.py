@@ -97,7 +97,13 @@ def check_written_verdict(bundle: Bundle, verdict: Verdict) -> None:
         EvidenceError: It holds another verdict, or none.
     """
     written = bundle.root / "verdict.json"
-    if not written.is_file() or written.read_bytes() != canonical_json(verdict):
+    if not written.is_file():
+        raise EvidenceError(
+            "is missing: the run ended before it was written",
+            where=str(written),
+            advice="Run again; unchanged arms stay.",
+        )
+    if written.read_bytes() != canonical_json(verdict):
         raise EvidenceError(
             "is not the verdict that this version of qualify gives on the bundle's evidence",
             where=str(written),

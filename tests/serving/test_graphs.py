@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from qualify.compare import coverage
-from qualify.findings import SERVER_LOG, CoverageCell
+from qualify.findings import NOT_MEASURED, SERVER_LOG, CoverageCell
 from qualify.policy import CoveragePolicy
 from qualify.record import GraphCounts
 from qualify.serving.graphs import read_graphs
@@ -60,7 +60,9 @@ def cells(**graphs: GraphCounts) -> dict[str, CoverageCell]:
 def test_what_the_servers_counted_is_told() -> None:
     counts = read_graphs(log(TABLE))
     assert counts is not None
-    (cell,) = cells(candidate=counts).values()
+    found = cells(candidate=counts)
+    cell = found["steps of the candidate as its server counted them"]
+    assert found["steps of the baseline as its server counted them"].reached == NOT_MEASURED
     assert (
         cell.reached
         == "at least 34 FULL, 5 NONE (FULL graphs of 4 rows); mode FULL_DECODE_ONLY, 3 sizes captured"
@@ -75,7 +77,8 @@ def test_what_the_servers_counted_is_told() -> None:
 def test_a_baseline_that_counted_a_graph_is_short(
     steps: tuple[tuple[str, int, int], ...], satisfied: bool
 ) -> None:
-    (cell,) = cells(baseline=GraphCounts(mode="NONE", captured=(), steps=steps)).values()
+    found = cells(baseline=GraphCounts(mode="NONE", captured=(), steps=steps))
+    cell = found["steps of the baseline as its server counted them"]
     assert cell.satisfied is satisfied
     assert bool(coverage.shortfalls((cell,), CoveragePolicy())) is not satisfied
 

@@ -134,7 +134,9 @@ async def test_trace_is_replayed(tmp_path: Path) -> None:
     transcripts, _ = await driven(tmp_path, file.scenario)
     items = [transcripts[f"ask/{index}"] for index in range(3)]
     assert [(item.context_tokens, len(item.token_ids)) for item in items] == [(50, 3), (20, 7), (80, 2)]
-    assert [item.sent_s - items[0].sent_s for item in items] == pytest.approx([0, 0.2, 0.5], abs=0.1)
+    for item, (offset_s, _, _) in zip(items, lines, strict=True):
+        # a busy machine sends later, never earlier
+        assert offset_s - 0.05 < item.sent_s - items[0].sent_s < offset_s + 5
 
 
 async def test_held_requests_start_together_and_a_late_one_joins(tmp_path: Path) -> None:
