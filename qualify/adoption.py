@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from qualify.evidence.bundle import MANIFEST, Bundle, RunState
 from qualify.evidence.verification import check_written_verdict
 from qualify.findings import Result, Verdict, Weight
 from qualify.judging import judge_bundle
-from qualify.plan import Plan
+from qualify.plan import Plan, PlannedArm
 from qualify.record import ArmRecord, ArmState
 from qualify.transcript import Arm
 
@@ -148,7 +148,8 @@ def adopt_arms(plan: Plan, bundle: Bundle, directory: Path, say: Callable[[str],
     """
     best: tuple[int, Bundle | None] = (0, None)
     for earlier in bundles_of(directory):
-        if _same(earlier, plan) > best[0] and (count := _sound(earlier, plan)) > best[0]:
+        same = _same(earlier, plan)
+        if same > best[0] and (count := _sound(earlier, plan.arms[:same])) > best[0]:
             best = (count, earlier)
     count, source = best
     if source is None:
@@ -176,14 +177,13 @@ def _same(bundle: Bundle, plan: Plan) -> int:
     return sum(1 for _ in itertools.takewhile(bool, same))
 
 
-def _sound(bundle: Bundle, plan: Plan) -> int:
-    """How many of those are as they were sealed, and would not do better another time."""
+def _sound(bundle: Bundle, arms: Sequence[PlannedArm]) -> int:
+    """How many of the bundle's first arms are as they were sealed, and would not do better another time."""
     try:
         again = to_repeat(bundle, judge_bundle(bundle))
     except QualifyError:
         return 0
-    whole = itertools.takewhile(lambda planned: planned.arm not in again, plan.arms[: _same(bundle, plan)])
-    return sum(1 for _ in whole)
+    return sum(1 for _ in itertools.takewhile(lambda planned: planned.arm not in again, arms))
 
 
 def arm_ended(bundle: Bundle, arm: Arm) -> bool:

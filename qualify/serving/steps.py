@@ -96,11 +96,6 @@ class StepLog:
                 yield _step(line)
 
 
-def read_steps(path: Path) -> Iterator[Step]:
-    """The steps of a log (see `StepLog`)."""
-    return iter(StepLog(path))
-
-
 def _decoded(text: bytes, path: Path, number: int) -> _Line:
     try:
         return _decode(text)

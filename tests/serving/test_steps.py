@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from qualify.errors import EvidenceError
-from qualify.serving.steps import StepLog, read_steps, server_request_id
+from qualify.serving.steps import StepLog, server_request_id
 from qualify.steps import Step, StepRow
 
 
@@ -31,7 +31,7 @@ def write(path: Path, *lines: str, end: str = "\n") -> Path:
 
 def test_rows_come_in_row_order_with_the_ids_that_were_sent(tmp_path: Path) -> None:
     path = write(tmp_path / "s", line(0, ("cmpl-b-0-0123abcd", 1, 1, 9), ("cmpl-a-0-0123abcd", 0, 1, 7)))
-    assert list(read_steps(path)) == [
+    assert list(StepLog(path)) == [
         Step(
             kind="decode",
             rows=(
@@ -44,7 +44,7 @@ def test_rows_come_in_row_order_with_the_ids_that_were_sent(tmp_path: Path) -> N
 
 
 def test_step_in_which_no_row_was_replayed_was_not_replayed(tmp_path: Path) -> None:
-    (step,) = read_steps(write(tmp_path / "s", line(0)))
+    (step,) = StepLog(write(tmp_path / "s", line(0)))
     assert step.replay == "none"
 
 
@@ -62,7 +62,7 @@ def test_internal_ids_are_traced_back(internal: str, sent: str) -> None:
 
 
 def test_no_file_means_nothing_recorded(tmp_path: Path) -> None:
-    assert list(read_steps(tmp_path / "none")) == []
+    assert list(StepLog(tmp_path / "none")) == []
 
 
 @pytest.mark.parametrize("cut", [1, 20, 60])
@@ -79,7 +79,7 @@ def test_last_line_of_a_killed_server_may_be_cut(tmp_path: Path, cut: int) -> No
 def test_garbage_before_the_end_is_refused_with_its_line(tmp_path: Path) -> None:
     path = write(tmp_path / "s", line(0), line(1)[:20], line(2))
     with pytest.raises(EvidenceError, match="not an engine step") as caught:
-        list(read_steps(path))
+        list(StepLog(path))
     assert caught.value.where == f"{path}:2"
 
 
@@ -87,4 +87,4 @@ def test_garbage_before_the_end_is_refused_with_its_line(tmp_path: Path) -> None
 def test_missing_or_repeated_steps_are_refused(tmp_path: Path, second: int) -> None:
     path = write(tmp_path / "s", line(0), line(second))
     with pytest.raises(EvidenceError, match=f"step {second} follows step 0"):
-        list(read_steps(path))
+        list(StepLog(path))

@@ -15,7 +15,7 @@ import pytest
 
 from qualify.scenario import Scenario
 from qualify.scenario.reading import ScenarioFile, read_scenario
-from qualify.serving.steps import read_steps
+from qualify.serving.steps import StepLog
 from qualify.steps import Step
 from qualify.traffic.driver import DriveEnd, drive_run
 from qualify.traffic.prompts import plan_rounds, read_vocabulary
@@ -58,7 +58,7 @@ async def driven(
     assert outcome.failed == 0
     assert outcome.finished == outcome.expected
     transcripts = {f"{item.phase}/{item.index}": item for item in read_transcripts(directory / "run.jsonl")}
-    return transcripts, list(read_steps(log))
+    return transcripts, list(StepLog(log))
 
 
 def admitted(steps: list[Step]) -> list[int]:

@@ -13,7 +13,7 @@ import pytest
 from qualify.errors import EvidenceError, MachineryError, UsageError
 from qualify.scenario import Scenario
 from qualify.serving.process import free_port
-from qualify.serving.steps import read_steps
+from qualify.serving.steps import StepLog
 from qualify.traffic import driver, schedule
 from qualify.traffic.driver import DriveEnd, DriveProgress, RunOutcome, drive_run, silence_limit_s
 from qualify.traffic.forced import ForcedTokens, forced_tokens
@@ -265,7 +265,7 @@ async def test_held_requests_start_together_in_sending_order(tmp_path: Path) -> 
     async with fake_server(tmp_path, DS4_STEP_LOG=str(log)) as server:
         outcome, _ = await drive(server.url, tmp_path, scenarios=[one_phase({"kind": "held"})])
     assert outcome.failed == 0
-    first = next(read_steps(log))
+    first = next(iter(StepLog(log)))
     assert [row.server_request_id for row in first.rows] == [
         f"baseline.free.run1-mixed-ask-{index}" for index in range(4)
     ]

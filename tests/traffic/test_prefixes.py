@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from qualify.scenario import Scenario
-from qualify.serving.steps import read_steps
+from qualify.serving.steps import StepLog
 from qualify.traffic import prefixes
 from qualify.traffic.driver import DriveEnd, RunOutcome, drive_run
 from qualify.traffic.forced import forced_tokens
@@ -64,7 +64,7 @@ async def driven(directory: Path, scenario: Scenario, misbehaviour: str = "") ->
 def found(directory: Path, run: RunKey) -> dict[str, int]:
     """Prompt tokens that each judged request found in the cache."""
     first: dict[str, int] = {}
-    for step in read_steps(directory / "steps.jsonl"):
+    for step in StepLog(directory / "steps.jsonl"):
         for row in step.rows:
             if row.server_request_id.startswith(f"{run}-hits-judge"):
                 first.setdefault(row.server_request_id.removeprefix(f"{run}-"), row.computed_tokens)
